@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:
-    """The parts of a bench: the numbers of agents asked for, or its own parts.
+    """The parts of a bench: the given numbers of agents, or its own parts.
 
     A bench that takes no numbers of agents refuses them, unless it runs together with others.
     """

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.actorq.broadcast import numbers_of
-from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.actorq.collector import ActorCollector
 from shoal.actorq.service_times import FIRST
-from shoal.actorq.system import LocalSystem
 from shoal.bench import Record
 from shoal.profiling.counters import EnergyMeter
 from shoal.results import Column
@@ -102,7 +100,7 @@ class Passed:
     engine: str
     bottleneck: str
     replaced: int
-    """Processes that were silent for too long and started anew, mostly because the machine is busy."""
+    """Processes that were silent for too long and restarted, mostly because the machine is busy."""
 
 
 def one_actor(task: Mapping[str, Any], **settings: Any) -> TrainConfig:
@@ -117,32 +115,6 @@ def learning(training: Training) -> Turn:
     """The loop of training without log and checkpoints."""
     training.learner.publish()
     return lambda: training.update() if training.owes_update() else training.step()
-
-
-def publishing(training: Training) -> Turn:
-    """In place of a learner: the same weights as a new version whenever the actor has taken the last one.
-
-    So every pull finds something new, as with a learner on a device of its own that is faster than the pulls.
-    """
-    collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    system, board = collector.system, collector.system.board
-    assert isinstance(system, LocalSystem)
-    payload = system.play.payload(system.policy, numbers_of(system.policy))
-    system.payloads.publish(payload, 0)
-    training.owes_update()  # tells the actor how much to explore
-
-    def turn() -> None:
-        latest = system.payloads.latest
-        if board.count(1, "number") == latest:
-            system.payloads.publish(payload, latest)
-        if collector.ready():
-            training.step()
-        else:
-            system.watch(wanted=True)
-            time.sleep(PAUSE)
-
-    return turn
 
 
 def run_system(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.bench import Record
 from shoal.profiling.cells import Cell
-from shoal.profiling.rounds import Subject, Timing, changed, one_round, play_step, rows_that_fit
+from shoal.profiling.rounds import Subject, Timing, one_round, play_step, rows_that_fit
 from shoal.results import Column
 from shoal.runs.checkpoint import Checkpoints
 from shoal.training.config import TrainConfig
@@ -16,19 +16,16 @@ from shoal.training.loop import Training
 from shoal.training.resume import snapshot
 
 SAVES = 3
-COLUMNS = {
-    "checkpoint_ms": Column("checkpoint", "ms"),
-    "training_ms": Column("training between two", "ms"),
-}
+COLUMNS = {"checkpoint_ms": Column("checkpoint", "ms"), "training_ms": Column("training between two", "ms")}
 PARTS = (3, 12)
 
 
-def run(agents: int, seconds: float = 3.0, algorithm: str = "maddpg") -> list[Record]:
+def run(agents: int, seconds: float = 3.0) -> list[Record]:
     """The defaults: a checkpoint every 1,000 episodes, a ring of 10⁶ transitions if it fits."""
-    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents)
-    ring = rows_that_fit(config.capacity, config, (algorithm,), ("engine",))
-    subject = Subject(config, (algorithm,), ring)
-    timing = Timing(Cell("predator-prey", agents, algorithm, "uniform", "engine"), ring)
+    config = TrainConfig(episodes=10**7, env="predator-prey", agents=agents)
+    ring = rows_that_fit(config.capacity, config, ("maddpg",), ("engine",))
+    subject = Subject(config, ("maddpg",), ring)
+    timing = Timing(Cell("predator-prey", agents, "maddpg", "uniform", "engine"), ring)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         one_round(subject, timing, seconds)
@@ -38,7 +35,7 @@ def run(agents: int, seconds: float = 3.0, algorithm: str = "maddpg") -> list[Re
     return [
         {
             "agents": agents,
-            "algorithm": algorithm,
+            "algorithm": "maddpg",
             "ring": ring,
             "checkpoint_ms": 1e3 * saving,
             "training_ms": 1e3 * training,

@@ -43,17 +43,9 @@ COLUMNS = {
 PARTS = ("resnet20", "resnet8", "maddpg")
 
 
+@torch_threads(THREADS)
 def run(model: str, seconds: float = 12.0) -> list[Record]:
     """A model's step, and the products of the same step at MPTorch's rate, without anything else."""
-    with torch_threads(THREADS):
-        row = _row(model, seconds)
-    step = row["step_ms"] * row["gmac_per_second"] / MPTORCH
-    times = {"scheme": "at MPTorch's rate", "step_ms": step, "ratio": step / row["float32_ms"], "goal": None}
-    shares = {"products_share": 1.0, "rounding_share": 0.0, "other_share": 0.0, "statistics_share": 0.0}
-    return [row, {**row, **times, **shares, "gmac_per_second": MPTORCH}]
-
-
-def _row(model: str, seconds: float) -> Record:
     make = _team if model == "maddpg" else _classifier
     (narrow, macs), (quiet, _), (plain, _) = make(model, UNIT, True), make(model, UNIT, False), make(model, None, True)
     step, uncounted, float32 = interleaved([narrow, quiet, plain], seconds, least=3)
@@ -64,7 +56,7 @@ def _row(model: str, seconds: float) -> Record:
             narrow()
         whole = time.perf_counter() - start
     shares = products[0] / whole, rounding[0] / whole
-    return {
+    row = {
         "model": f"maddpg, {AGENTS} agents" if model == "maddpg" else model,
         "scheme": UNIT,
         "step_ms": 1e3 * step,
@@ -77,6 +69,10 @@ def _row(model: str, seconds: float) -> Record:
         "statistics_share": 1 - uncounted / step,  # for counting events; it is part of the other three
         "gmac_per_second": (macs() - before) / 3 / step / 1e9,  # over the whole step
     }
+    peer = (macs() - before) / 3 / MPTORCH / 1e9
+    times = {"scheme": "at MPTorch's rate", "step_ms": 1e3 * peer, "ratio": peer / float32, "goal": None}
+    nothing_else = {"products_share": 1.0, "rounding_share": 0.0, "other_share": 0.0, "statistics_share": 0.0}
+    return [row, {**row, **times, **nothing_else, "gmac_per_second": MPTORCH}]
 
 
 def _classifier(name: str, scheme: str | None, stats: bool) -> tuple[Callable[[], object], Callable[[], int]]:

@@ -22,10 +22,7 @@ from shoal.results import Column
 EPISODE = 25
 GOALS = {("mpe2", 3): 800.0, ("mpe2", 48): 1500.0}
 JAXMARL_GOAL = 12.0
-COLUMNS = {
-    "shoal_steps_per_second": Column("shoal", "steps/s"),
-    "peer_steps_per_second": Column("peer", "steps/s"),
-}
+COLUMNS = {"shoal_steps_per_second": Column("shoal", "steps/s"), "peer_steps_per_second": Column("peer", "steps/s")}
 PARTS = (3, 12, 48)
 
 
@@ -38,27 +35,26 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
             "mpe2": Episodes(_their_episode(world, agents), 1, 1),
             "JaxMARL": jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()),
         }
-        rows += [_row(world, agents, ours, name, peer, seconds) for name, peer in peers.items() if peer is not None]
+        for name, peer in peers.items():
+            if peer is None:
+                continue
+            our_time, their_time = interleaved([_our_episode(ours), peer.play], seconds, least=3)
+            our_rate = EPISODE * ours.copies / our_time
+            their_rate = EPISODE * peer.copies * peer.episodes / their_time
+            row = {
+                "world": world,
+                "agents": agents,
+                "peer": name,
+                "shoal_steps_per_second": our_rate,
+                "peer_steps_per_second": their_rate,
+                "ratio": our_rate / their_rate,
+                "goal": JAXMARL_GOAL if name == "JaxMARL" else GOALS.get((name, agents)),
+                "copies": ours.copies,
+                "threads": ours.threads,
+                "peer_copies": peer.copies,
+            }
+            rows.append(row)
     return rows
-
-
-def _row(world: str, agents: int, ours: ParticleWorld, name: str, peer: Episodes, seconds: float) -> Record:
-    """Our copies and the peer's in turns."""
-    our_time, their_time = interleaved([_our_episode(ours), peer.play], seconds, least=3)
-    our_rate = EPISODE * ours.copies / our_time
-    their_rate = EPISODE * peer.copies * peer.episodes / their_time
-    return {
-        "world": world,
-        "agents": agents,
-        "peer": name,
-        "shoal_steps_per_second": our_rate,
-        "peer_steps_per_second": their_rate,
-        "ratio": our_rate / their_rate,
-        "goal": JAXMARL_GOAL if name == "JaxMARL" else GOALS.get((name, agents)),
-        "copies": ours.copies,
-        "threads": ours.threads,
-        "peer_copies": peer.copies,
-    }
 
 
 def _our_world(world: str, agents: int) -> ParticleWorld:

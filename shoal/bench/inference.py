@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from shoal.bench import Record
-from shoal.bench.networks import NETWORKS, bench_policy
-from shoal.bench.resident import memory_of
+from shoal.bench.networks import NETWORKS, bench_policy, memory_of
 from shoal.bench.timing import blocks, torch_threads
 from shoal.inference import Policy, make_engine
 from shoal.inference.engine import Engine, runs_in_native, runs_in_numba
@@ -44,13 +43,9 @@ COLUMNS = {
 PARTS = tuple(NETWORKS)
 
 
+@torch_threads(1)
 def run(network: str, seconds: float = 4.0, memory: bool = True) -> list[Record]:
     """One record per batch, engine and precision; `seconds` for all batches."""
-    with torch_threads(1):
-        return _rows(network, seconds, memory)
-
-
-def _rows(network: str, seconds: float, memory: bool) -> list[Record]:
     policy = bench_policy(network)
     kinds = [("numba", "float32")] if runs_in_numba(policy) else []
     kinds += [("onnx", "float32"), ("onnx", "float16"), ("onnx", "int8")]

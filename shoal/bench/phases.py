@@ -3,7 +3,7 @@
 from shoal.bench import Record
 from shoal.profiling.cells import Cell
 from shoal.profiling.records import saving_records, time_record
-from shoal.profiling.rounds import Subject, changed, measure, rows_that_fit, transition_bytes
+from shoal.profiling.rounds import Subject, measure, rows_that_fit, transition_bytes
 from shoal.results import Column
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -18,12 +18,14 @@ COLUMNS = {
 PARTS = (3, 6, 12, 24, 48)
 
 
-def run(agents: int, seconds: float = 5.0, algorithm: str = "maddpg") -> list[Record]:
+def run(agents: int, seconds: float = 5.0) -> list[Record]:
     """The engine only, with a ring far larger than the last-level cache."""
-    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents)
-    ring = rows_that_fit(min(1_000_000, ring_rows(config)), config, (algorithm,), ("engine",))
-    subject = Subject(config, (algorithm,), ring)
-    cells = [Cell("predator-prey", agents, algorithm, sampler, "engine") for sampler in ("uniform", "neighbor")]
+    config = TrainConfig(episodes=10**7, env="predator-prey", agents=agents)
+    spec = build_env(config, 1, 0, stagger=False).spec
+    rows = max(25_600, RING_BYTES // transition_bytes("engine", spec, config.copies))
+    ring = rows_that_fit(min(1_000_000, rows), config, ("maddpg",), ("engine",))
+    subject = Subject(config, ("maddpg",), ring)
+    cells = [Cell("predator-prey", agents, "maddpg", sampler, "engine") for sampler in ("uniform", "neighbor")]
     timed = [time_record(one) for one in measure(cells, {"engine": subject}, ring, seconds, lambda used: None)]
     uniform, neighbor = timed[0], saving_records(timed)[0]
     phases = uniform["phases_ms"]
@@ -31,7 +33,7 @@ def run(agents: int, seconds: float = 5.0, algorithm: str = "maddpg") -> list[Re
     return [
         {
             "agents": agents,
-            "algorithm": algorithm,
+            "algorithm": "maddpg",
             "ring": ring,
             "update_ms": uniform["update_ms"],
             "sampling_ms": phases["mini-batch sampling"],
@@ -42,9 +44,3 @@ def run(agents: int, seconds: float = 5.0, algorithm: str = "maddpg") -> list[Re
             "neighbor_reduction": neighbor["sampling_reduction"],
         }
     ]
-
-
-def ring_rows(config: TrainConfig) -> int:
-    """Transitions that take RING_BYTES."""
-    spec = build_env(config, 1, 0, stagger=False).spec
-    return max(25_600, RING_BYTES // transition_bytes("engine", spec, config.copies))

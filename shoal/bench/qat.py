@@ -23,21 +23,14 @@ TASKS = {
     "ddpg": ("Pendulum-v1", 200, {"learning_starts": 0, "batch_size": 256}),
 }
 """Environment, steps of one `learn`, and settings; two layers of 64."""
-COLUMNS = {
-    "plain_ms": Column("plain", "ms"),
-    "qat_ms": Column("qat", "ms"),
-}
+COLUMNS = {"plain_ms": Column("plain", "ms"), "qat_ms": Column("qat", "ms")}
 PARTS = (3, 12, "ppo", "ddpg")
 
 
+@torch_threads(1)
 def run(part: int | str, seconds: float = 6.0, transitions: int = 2_000) -> list[Record]:
     """The stages of a team, by its number of agents, or of a Stable-Baselines3 algorithm."""
     _stable_baselines3()  # missed before minutes of measuring, not after
-    with torch_threads(1):
-        return _rows(part, seconds, transitions)
-
-
-def _rows(part: int | str, seconds: float, transitions: int) -> list[Record]:
     sides: list[Callable[[], object]]
     if isinstance(part, int):
         what, one, stages = f"maddpg, {counted(part, 'agent')}", "update", list(DELAYS)

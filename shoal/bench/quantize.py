@@ -32,15 +32,14 @@ def run(rounding: str, seconds: float = 8.0, elements: int = 2**24) -> list[Reco
     x = torch.randn(elements, generator=torch.Generator().manual_seed(0))
     out = torch.empty_like(x)
     rows: list[Record] = []
+    cases = [(format, given) for format in FORMATS for given in (True, False)]
     sides: list[Callable[[], object]] = [
-        partial(quantize, x, format, rounding, seed=0, out=target, threads=THREADS)
-        for format in FORMATS
-        for target in (out, None)
+        partial(quantize, x, format, rounding, seed=0, out=out if given else None, threads=THREADS)
+        for format, given in cases
     ]
     peers = _qpytorch(x, rounding)
     *times, copied, cloned = interleaved([*sides, *peers.values(), partial(out.copy_, x), x.clone], seconds)
     peer_times = dict(zip(peers, times[len(sides) :], strict=True))
-    cases = [(format, given) for format in FORMATS for given in (True, False)]
     for (format, given), time in zip(cases, times[: len(sides)], strict=True):
         reached, copy = 1e9 * time / elements, copied if given else cloned
         peer = None if given else peer_times.get(format)  # it always allocates

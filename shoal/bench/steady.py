@@ -20,26 +20,24 @@ TURNS = 3
 NEIGHBOURS = ("none", "same", "other", "all")
 """none: an idle machine; same: one busy process of this login session; other: one of another login session, to which
 the scheduler gives as much time as to this whole session; all: one per CPU, of another session."""
-COLUMNS = {
-    "steps_per_second": Column("training", "steps/s"),
-}
+COLUMNS = {"steps_per_second": Column("training", "steps/s")}
 PARTS = (3, 12)
 
 
-def run(agents: int, seconds: float = 6.0, algorithm: str = "maddpg") -> list[Record]:
+def run(agents: int, seconds: float = 6.0) -> list[Record]:
     """Both updates, with one thread and with all; the kinds of load alternate."""
     return [
         row
         for update in ("native", "torch")
         for threads in sorted({1, usable_processors()})
-        for row in _rows(agents, update, threads, seconds, algorithm)
+        for row in _rows(agents, update, threads, seconds)
     ]
 
 
-def _rows(agents: int, update: str, threads: int, seconds: float, algorithm: str) -> list[Record]:
-    config = changed(TrainConfig(episodes=10**7), env="predator-prey", agents=agents, threads=threads, update=update)
-    subject = Subject(config, (algorithm,), RING)
-    cell = Cell("predator-prey", agents, algorithm, "uniform", "engine")
+def _rows(agents: int, update: str, threads: int, seconds: float) -> list[Record]:
+    config = TrainConfig(episodes=10**7, env="predator-prey", agents=agents, threads=threads)
+    subject = Subject(changed(config, update=update), ("maddpg",), RING)
+    cell = Cell("predator-prey", agents, "maddpg", "uniform", "engine")
     timings = {name: Timing(cell, RING) for name in NEIGHBOURS}
     one_round(subject, Timing(cell, RING), seconds)  # warms up
     with contextlib.ExitStack() as stack:

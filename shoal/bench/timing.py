@@ -5,8 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-import torch
-
 from shoal.runs.threads import set_torch_threads
 
 
@@ -51,7 +49,9 @@ def blocks(
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Run with this many torch threads."""
+    """Run with this many torch threads; also a decorator."""
+    import torch
+
     before = torch.get_num_threads()
     set_torch_threads(count)
     try:

@@ -1,19 +1,18 @@
 """`shoal bench update`: one update of all trainers, native and in torch, relative to its bare matrix products."""
 
-import dataclasses
 import statistics
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from shoal.bench import Record
 from shoal.bench.ceiling import BareProducts, peak
 from shoal.bench.timing import blocks, torch_threads
+from shoal.profiling.rounds import Subject
 from shoal.results import Column
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 
-Algorithm = Literal["maddpg", "masac"]
 TURN = 0.3  # seconds of each side: torch's threads spin for a while after its turn, which must not count
 COLUMNS = {
     "update_ms": Column("update", "ms"),
@@ -24,7 +23,7 @@ COLUMNS = {
 PARTS = (3, 6, 12, 24, 48)
 
 
-def run(agents: int, seconds: float = 6.0, algorithm: Algorithm = "maddpg") -> list[Record]:
+def run(agents: int, seconds: float = 6.0) -> list[Record]:
     """One record per update: its time, that of its products alone, and their ratio, in turns.
 
     `turned`: the same products with the narrow ones transposed, the fastest way known to us in torch. The peak is that
@@ -32,7 +31,7 @@ def run(agents: int, seconds: float = 6.0, algorithm: Algorithm = "maddpg") -> l
     """
     threads = usable_processors()
     most = threads * peak()
-    trainings = {name: filled_training(agents, algorithm, update=name, threads=threads) for name in ("native", "torch")}
+    trainings = {name: filled_training(agents, update=name, threads=threads) for name in ("native", "torch")}
     spec, batch = trainings["torch"].env.spec, trainings["torch"].config.batch
     shape = (spec.agents, spec.observation_size, spec.action_size, batch)
     bare, turned = BareProducts(*shape), BareProducts(*shape, turned=True)
@@ -42,7 +41,7 @@ def run(agents: int, seconds: float = 6.0, algorithm: Algorithm = "maddpg") -> l
     return [
         {
             "agents": agents,
-            "algorithm": algorithm,
+            "algorithm": "maddpg",
             "update": name,
             "threads": threads,
             "update_ms": 1e3 * took,
@@ -56,16 +55,7 @@ def run(agents: int, seconds: float = 6.0, algorithm: Algorithm = "maddpg") -> l
     ]
 
 
-def filled_training(
-    agents: int,
-    algorithm: Algorithm = "maddpg",
-    transitions: int = 25_600,
-    env: str = "predator-prey",
-    **settings: Any,
-) -> Training:
-    """A training with the papers' settings and a ring that holds the warm-up, ready to update."""
-    config = TrainConfig(env=env, agents=agents, algorithm=algorithm, capacity=transitions, episodes=10**6)
-    training = Training(dataclasses.replace(config, **settings))
-    while len(training.ring) < transitions:
-        training.step()
-    return training
+def filled_training(agents: int, transitions: int = 25_600, env: str = "predator-prey", **settings: Any) -> Training:
+    """MADDPG with the papers' settings and a full ring, ready to update."""
+    config = TrainConfig(env=env, agents=agents, episodes=10**6, **settings)
+    return Subject(config, ("maddpg",), transitions).training

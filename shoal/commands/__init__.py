@@ -1,1 +1,1 @@
-"""One file a command: its arguments, what it calls, what it prints."""
+"""One file per command: its arguments, what it calls, what it prints."""

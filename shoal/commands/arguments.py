@@ -204,7 +204,8 @@ def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -
     _, unrecognized, wrong = sentence.partition("Unrecognized options: ")
     words = wrong.split(", ") if unrecognized else []
     if re.match("Missing (value for argument '[^-]|from )", sentence):  # perhaps its value went to a wrong option
-        words = [word for word in argv if is_unknown(word, settings)]
+        names = {word: word.partition("=")[0].replace("-", "_").lstrip("_") for word in argv if word.startswith("--")}
+        words = [word for word, name in names.items() if name.removeprefix("no_") not in settings]
     meant = None
     if words:
         words = [word for word in words if re.match("-+[A-Za-z]", word)] or words  # without the options' values
@@ -216,12 +217,6 @@ def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -
         meant = closest(choice[1], re.findall("'([^']*)'", choice[2]))
     hint = f"; perhaps you meant {meant}" if meant else ""
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."
-
-
-def is_unknown(word: str, settings: list[str]) -> bool:
-    """Whether a word of the command line looks like an option, but is that of no setting."""
-    name = word.partition("=")[0].removeprefix("--").replace("-", "_")
-    return word.startswith("--") and name.removeprefix("no_") not in settings
 
 
 PLAIN_WORDS = (  # what the parser says, and what a person would
@@ -262,9 +257,7 @@ def stored_settings(argv: list[str], read: Callable[[Path], Settings]) -> Settin
         return None
     folder = next((argv[k + 1] for k, word in enumerate(argv[:-1]) if word == "--out"), None)
     folder = next((word.removeprefix("--out=") for word in argv if word.startswith("--out=")), folder)
-    if folder is None:
-        return None
-    return read(Path(folder))
+    return None if folder is None else read(Path(folder))
 
 
 def is_given(argv: list[str], name: str) -> bool:

@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from shoal.commands.arguments import parse
 from shoal.commands.console import progress_bar
 from shoal.commands.returns import print_returns
 from shoal.errors import check_range
 from shoal.system.streams import print_json, say
-
-if TYPE_CHECKING:
-    from shoal.policies import TrainedPolicy
-    from shoal.training.evaluation import Evaluation
 
 
 def evaluate(argv: list[str]) -> int:
@@ -57,7 +53,7 @@ def evaluate(argv: list[str]) -> int:
     check_range("episodes", command.episodes, 1, 10**7)
     with progress_bar("shoal evaluate") as advance:
         from shoal.policies import load
-        from shoal.training.result import by_player
+        from shoal.training.result import by_player, flat
         from shoal.training.saved_team import updates_made
 
         policy = load(
@@ -73,31 +69,24 @@ def evaluate(argv: list[str]) -> int:
             played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
     if command.json:
-        print_json(metrics(command.policy, command.checkpoint, policy, played, updates))
+        of_run = {"run": command.policy, "checkpoint": command.checkpoint, "updates": updates}
+        best = played["deterministic"]
+        values: dict[str, Any] = {
+            **(of_run if policy.kind == "run" else {}),
+            "policy": command.policy,
+            "precision": policy.precision,
+            "env": policy.env,
+            "episodes": best.episodes,
+            "return_mean": best.mean,
+            "return_ci95": best.ci95,
+            "return_prey": best.prey_mean,
+        }
+        for way, result in played.items():
+            if way != "deterministic":
+                values |= {f"return_{way}": result.mean, f"return_{way}_ci95": result.ci95}
+        print_json(values | flat(by_player(played), "deterministic"))
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     exported = f"exported, {policy.precision}" if policy.kind == "onnx" else None
     print_returns(returns, command.episodes, policy.env, exported, by_player(played), updates != 0)
     return 0
-
-
-def metrics(
-    name: str, checkpoint: str, policy: "TrainedPolicy", played: "dict[str, Evaluation]", updates: int | None
-) -> dict[str, Any]:
-    """What --json prints."""
-    from shoal.training.result import by_player, flat
-
-    best = played["deterministic"]
-    values: dict[str, Any] = {}
-    if policy.kind == "run":
-        values = {"run": name, "checkpoint": checkpoint, "updates": updates}
-    values |= {"policy": name, "precision": policy.precision, "env": policy.env, "episodes": best.episodes}
-    values |= {
-        "return_mean": best.mean,
-        "return_ci95": best.ci95,
-        "return_prey": best.prey_mean,
-    }
-    for way in ("noisy", "random"):
-        if way in played:
-            values |= {f"return_{way}": played[way].mean, f"return_{way}_ci95": played[way].ci95}
-    return values | flat(by_player(played), "deterministic")

@@ -9,6 +9,7 @@ from shoal.commands.arguments import parse
 from shoal.commands.console import output_file, print_table, progress_bar, quoted
 from shoal.results import Column, Table
 from shoal.system.files import shown
+from shoal.system.processors import has_vnni
 from shoal.system.streams import print_json, put, say
 from shoal.trust import untrusted
 
@@ -49,8 +50,14 @@ def export(argv: list[str]) -> int:
         advance(1, "checking")
         exported = policy.export_files(path, options)
         advance(1)
-    if options.precision == "int8":
-        say_int8(policy.linear_only, options.bits)
+    if options.precision == "int8":  # advice, once the export has succeeded
+        if options.bits == 8 and not has_vnni():
+            say("8-bit products saturate on processors without VNNI, such as this one; 7 bits are safe everywhere.")
+        if not policy.linear_only:
+            say(
+                "Convolutions in int8 scale every state separately and are slower than in float32; static-int8 is "
+                "faster."
+            )
     if command.json:
         print_json({"policy": command.policy, "files": [dataclasses.asdict(file) for file in exported]})
         return 0
@@ -59,16 +66,6 @@ def export(argv: list[str]) -> int:
         trust = " --trust" if untrusted(policy.env, policy.config.env_options) else ""
         put(f"play it with: shoal evaluate {quoted(shown(exported[0].path))}{trust}")
     return 0
-
-
-def say_int8(linear_only: bool, bits: int | None) -> None:
-    """Advice on the chosen precision, once the export has succeeded."""
-    from shoal.system.processors import has_vnni
-
-    if bits == 8 and not has_vnni():
-        say("8-bit products saturate on processors without VNNI, such as this one; 7 bits are safe everywhere.")
-    if not linear_only:
-        say("Convolutions in int8 scale every state separately and are slower than in float32; static-int8 is faster.")
 
 
 def print_exports(exported: list["Exported"]) -> None:

@@ -3,14 +3,7 @@
 from dataclasses import dataclass, replace
 
 from shoal.commands.arguments import parse, part
-from shoal.commands.console import (
-    ended,
-    give_outcome,
-    progress_bar,
-    result_folder,
-    warn_of_replacing,
-    write_json,
-)
+from shoal.commands.console import ended, give_outcome, progress_bar, result_folder, warn_of_replacing, write_json
 from shoal.errors import UserError
 
 
@@ -28,8 +21,6 @@ def profile(argv: list[str]) -> int:
 
     @dataclass(frozen=True)
     class ProfileCommand(ProfileOptions):
-        caches: tuple[str, ...] = ()
-        """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
         device: str = "cpu"
         """Torch device of the networks: cpu, cuda, cuda:1, …; the clock synchronizes with it at every phase."""
         out: str | None = None
@@ -38,11 +29,8 @@ def profile(argv: list[str]) -> int:
         """Print one JSON object on standard output and nothing else there."""
 
     command = parse(ProfileCommand, profile, argv)
-    from shoal.profiling.machine import machine_geometry, parse_geometry
-
     sweep = part(command, Sweep)
     sweep.check()
-    geometry = parse_geometry(",".join(command.caches)) if command.caches else machine_geometry()
 
     with progress_bar("shoal profile") as progress:
         from shoal.profiling import profile as profiling
@@ -59,7 +47,7 @@ def profile(argv: list[str]) -> int:
                 write_json(profile_result(so_far).made_by("profile", *argv).to_json(), file)
 
             progress.expect(sweep.total_seconds)
-            measured = profiling.profile(sweep, geometry, progress, keep)
+            measured = profiling.profile(sweep, progress, keep)
             if not measured.rows:
                 raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
             progress(0, "pictures")

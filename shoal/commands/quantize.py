@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal.commands.arguments import parse
-from shoal.commands.console import (
-    ended,
-    give_outcome,
-    progress_bar,
-    result_folder,
-    warn_of_replacing,
-    write_json,
-)
+from shoal.commands.console import ended, give_outcome, progress_bar, result_folder, warn_of_replacing, write_json
 from shoal.errors import UserError, check_choice, check_range
 from shoal.system.streams import say
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.commands.console import print_table
 from shoal.errors import counted
-from shoal.results import ADVICE, Column, Table
+from shoal.results import ADVICE, Column, Table, estimate_text
 from shoal.system.streams import put
 
 if TYPE_CHECKING:
@@ -98,8 +98,4 @@ def interval(mean: float, ci: float | None, digits: int) -> str:
 
 def estimate(values: Mapping[str, float | None], player: str, digits: int = 2) -> str:
     """A player's mean as text, with the half-width of its interval where there is one."""
-    mean, ci = values[player], values[f"{player}_ci95"]
-    if mean is None:
-        return "–"
-    text = f"{mean:z,.{digits}f}"
-    return text if ci is None or ci != ci else f"{text} ± {ci:,.{digits}f}"
+    return estimate_text(values[player], values[f"{player}_ci95"], digits)

@@ -66,7 +66,7 @@ def subject(configs: "Sequence[TrainConfig]") -> str:
 
 
 def chosen_folder(out: str | None, name: str) -> Path:
-    """The folder asked for, or the one of this name under runs/."""
+    """The folder in --out, or the one of this name under runs/."""
     if out is not None and not out.strip():
         raise UserError("--out is empty, but must be the name of a folder.")
     folder = absolute(out if out is not None else Path("runs") / name)
@@ -151,13 +151,9 @@ class Lines:
         elif outcome.result is not None and not self._quiet:
             value = final_return(outcome.result)
             gave = "" if value is None else f"return {value:,.2f}, "
-            so_far = f"{self._ended} of {counted(self._count, 'run')}{self._time_left()}"
+            so_far, left = f"{self._ended} of {counted(self._count, 'run')}", self._count - self._ended
+            if left > 0 and self._done:
+                seconds = (time.monotonic() - self._since) * self._to_do / self._done
+                slower = max(1.0, self._parallel / left)  # the last runs have fewer others beside them
+                so_far += f", about {seconds * slower:,.0f} s left"
             say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({so_far})")
-
-    def _time_left(self) -> str:
-        """From the share of episodes that are done; the last runs have fewer others beside them, which is slower."""
-        runs = self._count - self._ended
-        if runs < 1 or not self._done:
-            return ""
-        seconds = (time.monotonic() - self._since) * self._to_do / self._done
-        return f", about {seconds * max(1.0, self._parallel / runs):,.0f} s left"

@@ -55,7 +55,11 @@ def train(argv: list[str]) -> int:
     elif result.signal is None and not command.quiet:
         print_result(result)
     if result.signal is not None:
-        say(f"Stopped and saved at episode {result.episodes:,}; resume with: {command_to_resume(run)}")
+        from shoal.training.config import read_config
+        from shoal.training.world_file import needs_trust
+
+        again = f"shoal train --resume {quoted(shown(run))}{' --trust' if needs_trust(read_config(run), run) else ''}"
+        say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal
     pictures = [run / CURVE]
     if command.watch:
@@ -66,15 +70,6 @@ def train(argv: list[str]) -> int:
     if not command.json and not command.quiet:
         print_files(run, pictures)
     return 0
-
-
-def command_to_resume(run: Path) -> str:
-    """The command that resumes a stopped run."""
-    from shoal.training.config import read_config
-    from shoal.training.world_file import needs_trust
-
-    trust = " --trust" if needs_trust(read_config(run), run) else ""
-    return f"shoal train --resume {quoted(shown(run))}{trust}"
 
 
 def train_seeds(arguments: "TrainArguments", argv: list[str]) -> int:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any
 
 from shoal.algorithms.config import OWN_SETTINGS, AlgorithmConfig, NetworkConfig, ReplayConfig
 from shoal.commands.arguments import option
@@ -59,20 +58,6 @@ class TrainArguments:
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
     actor: ActorConfig = field(default_factory=ActorConfig)
     run: RunArguments = field(default_factory=RunArguments)
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> "TrainArguments":
-        """The options that give this configuration."""
-        groups: dict[str, Any] = {group.name: group.default_factory for group in dataclasses.fields(cls)}
-        settings = vars(config)
-        return cls(
-            **{
-                name: kind(
-                    **{field.name: settings[field.name] for field in dataclasses.fields(kind) if field.name in settings}
-                )
-                for name, kind in groups.items()
-            }
-        )
 
     def config(self) -> TrainConfig:
         """The configuration that the options give."""

@@ -1,1 +1,1 @@
-"""Where the time goes: phases under the clock, the processor's counters, and a model of its caches."""
+"""Where the time goes: phases under the clock, the processor's counters, memory and energy."""

@@ -3,8 +3,8 @@
 A cell is one combination of world, number of agents, algorithm, sampler and implementation.
 """
 
+import itertools
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 from shoal.errors import UserError, check_choice, check_range
@@ -47,6 +47,8 @@ class ProfileOptions:
     """Seconds per combination; combinations with too few rounds are marked as cut short."""
     threads: int | None = None
     """CPU threads; None: as `shoal train` chooses them."""
+    caches: tuple[str, ...] = ()
+    """Cache sizes of the cache model, e.g. L2=1M/16,L3=32M/16,dtlb=64/4; empty: this machine's."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,18 @@ class Sweep(ProfileOptions):
 
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""
-        for what, values, choices in (
-            ("env", self.env, ENVS),
-            ("algorithm", self.algorithm, ALGORITHMS),
-            ("sampler", self.sampler, papers("reference").SAMPLERS),
-            ("implementation", self.implementation, IMPLEMENTATIONS),
-        ):
-            for value in values:
+        words = {
+            "env": ENVS,
+            "algorithm": ALGORITHMS,
+            "sampler": papers("reference").SAMPLERS,
+            "implementation": IMPLEMENTATIONS,
+        }
+        for what, choices in words.items():
+            for value in getattr(self, what):
                 check_choice(what, value, choices)
-        for what, given in vars(self).items():
-            if isinstance(given, tuple) and (not given or len(set(given)) < len(given)):
+        for what in ("agents", *words):
+            given = getattr(self, what)
+            if not given or len(set(given)) < len(given):
                 problem = "names something twice" if given else "is empty"
                 raise UserError(f"`{what}` {problem}, but must be a list of different values, e.g. 3,12.")
         for agents in self.agents:
@@ -83,20 +87,22 @@ class Sweep(ProfileOptions):
             check_threads(self.threads)
         if not self.cells():
             raise UserError(f"The engine has no sampler {', '.join(self.sampler)}; profile neighbor instead.")
+        self.geometry()
+
+    def geometry(self) -> Any:
+        """The machine of the cache model."""
+        return papers("caches.geometry").modelled_geometry(self.caches)
 
     def cells(self) -> list[Cell]:
-        """All combinations that there are: the papers' two texts of neighbour sampling are the reference's only."""
-        everything = product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
-        return [cell for cell in (Cell(*one) for one in everything) if self._is_there(cell)]
+        """All combinations that exist: only the reference has the papers' two versions of neighbour sampling."""
+        twice = "neighbor" if "neighbor-v2" in self.sampler else ""  # which is the reference's neighbor
+        absent = {"engine": ("neighbor-v1", "neighbor-v2"), "reference": (twice,)}
+        everything = itertools.product(self.env, self.agents, self.algorithm, self.sampler, self.implementation)
+        return [cell for cell in itertools.starmap(Cell, everything) if cell.sampler not in absent[cell.implementation]]
 
     def implementations(self) -> list[str]:
-        """Those that have cells."""
+        """The implementations that have cells."""
         return sorted({cell.implementation for cell in self.cells()})
-
-    def _is_there(self, cell: Cell) -> bool:
-        if cell.implementation == "engine":
-            return cell.sampler not in ("neighbor-v1", "neighbor-v2")
-        return not (cell.sampler == "neighbor" and "neighbor-v2" in self.sampler)  # which it is: once is enough
 
     @property
     def total_seconds(self) -> float:

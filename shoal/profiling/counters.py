@@ -1,9 +1,10 @@
 """The processor's own counters, by Linux's `perf_event_open`: user space only, all threads of this process.
 
 Many machines do not have them: a virtual machine mostly has no counters, a container or the kernel may forbid them.
-Then there is a sentence for every event that says why, and everything else works without.
+Then a sentence says why for every event, and everything else works without.
 """
 
+import collections
 import ctypes
 import errno
 import os
@@ -11,6 +12,7 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from shoal.training.clock import PhaseClock
@@ -28,24 +30,15 @@ EVENTS = {
 }
 """Name, and the kernel's type and number of it."""
 
-SYSCALLS = {
-    "x86_64": 298,
-    "amd64": 298,
-    "aarch64": 241,
-    "arm64": 241,
-    "riscv64": 241,
-    "loongarch64": 241,
-    "ppc64le": 319,
-    "s390x": 331,
-}
+SYSCALLS = {"x86_64": 298, "amd64": 298, "ppc64le": 319, "s390x": 331}
+SYSCALLS |= dict.fromkeys(("aarch64", "arm64", "riscv64", "loongarch64"), 241)
 """The number of perf_event_open by machine."""
 
 TIMES = 1 | 2  # read_format: how long the event was wanted and how long it was counted
 INHERIT, EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 CLOSE_ON_EXEC = 1 << 3
-ATTRIBUTES = struct.Struct(
-    "=IIQQQQQIIQ"
-)  # type, size, config, period, sample type, read format, bits, and three unused
+ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
+"""Type, size, config, period, sample type, read format, bits, and three unused."""
 READING = struct.Struct("=QQQ")  # value, time enabled, time running
 
 
@@ -69,7 +62,7 @@ def perf_event_open(number: int, attr: bytes, thread: int) -> int:
     return int(file)
 
 
-class Counters:
+class Counters(AbstractContextManager["Counters"]):
     """Counts from construction; `reasons` has a sentence for every event that cannot be counted."""
 
     def __init__(self, events: dict[str, tuple[int, int]] = EVENTS) -> None:
@@ -121,20 +114,15 @@ class Counters:
             name: sum(_scaled(os.read(file, READING.size)) for file in files) for name, files in self._files.items()
         }
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop counting."""
         for files in self._files.values():
             for file in files:
                 os.close(file)
         self._files = {}
 
-    def __enter__(self) -> "Counters":
-        """Count until the block ends."""
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        """Stop counting."""
-        self.close()
+PhaseCounts = collections.defaultdict[str, collections.Counter[str]]
 
 
 class PhaseCounters(PhaseClock):
@@ -143,42 +131,34 @@ class PhaseCounters(PhaseClock):
     def __init__(self, counters: Counters, wait: Callable[[], object] | None = None) -> None:
         super().__init__(wait)
         self.counters = counters
-        self.counts: dict[str, dict[str, int]] = {}
+        self.counts = PhaseCounts(collections.Counter)
         """Phase, event: how many; the parts of "target Q" apart."""
         self._last = counters.read()
 
     def __call__(self, phase: str) -> None:
         """Begin a phase; what was counted since the last call goes to the phase before."""
         now = self.counters.read()
-        counts = self.counts.setdefault(self._phase, dict.fromkeys(now, 0))
-        for name, count in now.items():
-            counts[name] += count - self._last[name]
+        self.counts[self._phase].update({name: count - self._last[name] for name, count in now.items()})
         self._last = now
         super().__call__(phase)
 
     def divide(self, shares: Mapping[str, float]) -> None:
         """Divide time and counts of the present phase among several that ran side by side: counts as the time."""
         began = self._phase
-        before = dict(self.counts.get(began, {}))
+        before = collections.Counter(self.counts[began])
         super().divide(shares)
-        own = self.counts[began]
-        passed = {name: count - before.get(name, 0) for name, count in own.items()}
-        for name, count in passed.items():
-            own[name] -= count
+        passed = {name: count - before[name] for name, count in self.counts[began].items()}
+        self.counts[began].subtract(passed)
         for phase, share in shares.items():
-            counts = self.counts.setdefault(phase, dict.fromkeys(passed, 0))
-            for name, count in passed.items():
-                counts[name] += round(share * count)
+            self.counts[phase].update({name: round(share * count) for name, count in passed.items()})
 
     def counts_by_phase(self) -> dict[str, dict[str, int]]:
         """Counts of each phase, the parts of "target Q" added up; only phases that there were."""
         self(self._phase)
-        whole: dict[str, dict[str, int]] = {}
+        whole = PhaseCounts(collections.Counter)
         for phase, counts in self.counts.items():
-            total = whole.setdefault(phase.partition(":")[0], dict.fromkeys(counts, 0))
-            for name, count in counts.items():
-                total[name] += count
-        return whole
+            whole[phase.partition(":")[0]].update(counts)
+        return {phase: dict(counts) for phase, counts in whole.items()}
 
 
 def reason(error: OSError) -> str:
@@ -214,7 +194,7 @@ def _paranoid() -> str:
     try:
         return Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
     except OSError:
-        return "not told"
+        return "unknown"
 
 
 # ---- energy -----------------------------------------------------------------------------------------------
@@ -265,3 +245,32 @@ def _name(path: Path) -> str:
 
 def _number(path: Path) -> int:
     return int(path.read_text())
+
+
+# ---- other programs --------------------------------------------------------------------------------------
+
+
+class Neighbours:
+    """How busy other programs keep the processors meanwhile: times measured beside them are too long."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    def share(self) -> float | None:
+        """Their share of all processors' time since the start; None where the system does not tell."""
+        if self._start is None or (now := self._now()) is None:
+            return None
+        ticks, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
+        return max(0.0, busy - own) / ticks if ticks > 0 else None
+
+    @staticmethod
+    def _now() -> tuple[float, float, float] | None:
+        """Seconds of all processors together: all, those at work, and those of this process."""
+        try:
+            ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        except (OSError, ValueError, IndexError):
+            return None
+        second = os.sysconf("SC_CLK_TCK")
+        idle = ticks[3] + ticks[4]  # waiting for a disk is idle, too
+        times = os.times()
+        return sum(ticks) / second, (sum(ticks) - idle) / second, times.user + times.system

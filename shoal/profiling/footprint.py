@@ -16,7 +16,7 @@ from shoal.training.loop import Training
 
 @dataclass(frozen=True)
 class Footprint:
-    """What an implementation takes, and what it asks."""
+    """Memory of an implementation, and its policy queries."""
 
     replay: int
     """Bytes of the full ring, or of the lists and all that is in them."""
@@ -25,7 +25,7 @@ class Footprint:
     update_peak: int
     """Most bytes that one update holds beyond these at a time: numpy's, Python's and torch's, each at its own peak."""
     policy_calls: int
-    """Mini-batches for which an agent's policy was asked for next actions in one update."""
+    """Mini-batches for which an agent's policy was queried for next actions in one update."""
     policy_reads: int
     """Of these, those that one agent's learning asked of another's policy: N (N - 1) in the papers."""
 
@@ -67,7 +67,7 @@ def torch_peak(profiler: profile) -> int:
 
 
 def policy_calls(training: Training) -> int:
-    """Update once, and count for how many mini-batches agents' policies are asked for next actions."""
+    """Update once, and count the mini-batches for which agents' policies are queried for next actions."""
     if isinstance(training.team, NativeTeam):
         training.update()
         return training.team.algorithm.minibatches * training.env.spec.agents
@@ -79,15 +79,13 @@ def policy_calls(training: Training) -> int:
         if clock.phase == "target Q: next action":
             rows += output.shape[:-1].numel()
 
-    hooks = [policy.register_forward_hook(count) for policy in policies(training.team)]
+    team: Any = training.team
+    if isinstance(team, Team):  # all agents' actors at once
+        policies = [network for name, network in team.networks.items() if name.endswith("actors")]
+    else:  # the reference
+        policies = [policy for agent in team.agents for policy in (agent.actor, agent.target_actor)]
+    hooks = [policy.register_forward_hook(count) for policy in policies]
     training.update()
     for hook in hooks:
         hook.remove()
     return rows // training.config.batch
-
-
-def policies(team: Any) -> list[nn.Module]:
-    """All actors and target actors of a team, stacked or one by one."""
-    if isinstance(team, Team):
-        return [network for name, network in team.networks.items() if name.endswith("actors")]
-    return [policy for agent in team.agents for policy in (agent.actor, agent.target_actor)]  # the reference

@@ -6,11 +6,10 @@ from itertools import product
 from typing import Any
 
 from shoal.errors import counted
-from shoal.profiling.caches import sampling_misses
+from shoal.lazy import papers
 from shoal.profiling.cells import Cell, Sweep
 from shoal.profiling.counters import Counters, EnergyMeter
 from shoal.profiling.footprint import footprint
-from shoal.profiling.machine import Geometry, parse_geometry
 from shoal.profiling.records import Record, add_growth, growth_records, saving_records, time_record
 from shoal.profiling.rounds import Subject, changed, measure, rows_that_fit
 from shoal.system.calls import call_in_child
@@ -53,17 +52,9 @@ class Profile:
         self.neighbor = saving_records(self.rows)
         add_growth(self.misses)
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 def profile(
-    sweep: Sweep,
-    geometry: Geometry,
-    advance: Advance,
-    keep: Callable[["Profile"], None] | None = None,
-    in_this_process: bool = False,
+    sweep: Sweep, advance: Advance, keep: Callable[["Profile"], None] | None = None, in_this_process: bool = False
 ) -> Profile:
     """Measure all cells, one world and number of agents after the other, each in a process of its own.
 
@@ -71,7 +62,7 @@ def profile(
     """
     sweep.check()
     with Counters() as counters:
-        so_far = Profile(geometry.describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
+        so_far = Profile(sweep.geometry().describe(), f"{counters.available()[1]} {EnergyMeter().reason}".strip())
     groups = [replace(sweep, env=(env,), agents=(agents,)) for env, agents in product(sweep.env, sweep.agents)]
     for group in groups:
         ring_of(group)  # refused before anything is measured
@@ -79,10 +70,9 @@ def profile(
         for group in groups:
             try:
                 if in_this_process:
-                    part = profile_group(group, geometry, advance)
+                    part = profile_group(group, advance)
                 else:
-                    given = asdict(group), str(geometry)
-                    part = Profile(**call_in_child(group_in_child, *given, advance=advance, threads=None))
+                    part = Profile(**call_in_child(group_in_child, asdict(group), advance=advance, threads=None))
             except Ended as error:
                 so_far.failed.append(f"{label_of(group)}: not measured, its process {error}.")
                 continue
@@ -109,15 +99,15 @@ def ring_of(group: Sweep) -> tuple[int, TrainConfig]:
     return rows_that_fit(group.ring, config, group.algorithm, group.implementations()), config
 
 
-def group_in_child(group: dict[str, Any], geometry: str, advance: Advance) -> dict[str, Any]:
+def group_in_child(group: dict[str, Any], advance: Advance) -> dict[str, Any]:
     """`profile_group`, from and to JSON values."""
     options: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in group.items()
     }
-    return profile_group(Sweep(**options), parse_geometry(geometry, Geometry()), advance).to_dict()
+    return asdict(profile_group(Sweep(**options), advance))
 
 
-def profile_group(sweep: Sweep, geometry: Geometry, advance: Advance) -> "Profile":
+def profile_group(sweep: Sweep, advance: Advance) -> Profile:
     """Measure the cells of one world and number of agents, which share their rings."""
     cells, label = sweep.cells(), label_of(sweep)
     ring, config = ring_of(sweep)  # once more: memory may be scarcer now
@@ -137,6 +127,7 @@ def profile_group(sweep: Sweep, geometry: Geometry, advance: Advance) -> "Profil
     part.rows = [time_record(timing) for timing in timings]
     if sweep.misses:
         advance(0.0, f"{label}: cache model")
+        sampling_misses, geometry = papers("caches.model").sampling_misses, sweep.geometry()
         for cell in cells:
             if cell.algorithm == sweep.algorithm[0]:  # the samplers know nothing of algorithms
                 misses = sampling_misses(subjects[cell.implementation], cell.algorithm, cell.sampler, geometry)

@@ -6,22 +6,24 @@ They are plain values, which `profile.json` holds unchanged.
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
-from shoal.profiling.caches import EVENTS
-from shoal.profiling.rounds import Timing, update_seconds
+from shoal.profiling.rounds import Timing
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
 Record = dict[str, Any]
 CELL = ("env", "algorithm", "implementation", "sampler")
 """What a record is about, with the number of agents."""
+Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
+EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
+"""Misses that the cache model counts (`shoal_papers.caches.model.Misses`)."""
 
 
 def time_record(timing: Timing) -> Record:
     """Time of a round of one cell: medians, their sums, and shares of the whole as the papers take them."""
-    phases, update = timing.phases(), update_seconds(timing.phases())
-    whole = sum(phases.values())
-    low, high = _quartiles(timing.totals())
+    phases, totals = timing.phases(), timing.totals()
+    update, whole = sum(phases[name] for name in UPDATE_ALL_TRAINERS), sum(phases.values())
+    low, _, high = statistics.quantiles(totals if len(totals) > 1 else 2 * totals, n=4, method="inclusive")
     return {
         **asdict(timing.cell),
         "ring": timing.ring,
@@ -40,13 +42,6 @@ def time_record(timing: Timing) -> Record:
         "counts": timing.counts,
         "round_joules": timing.round_joules(),
     }
-
-
-def _quartiles(values: Sequence[float]) -> tuple[float, float]:
-    if len(values) == 1:
-        return values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return low, high
 
 
 def growth_records(times: Iterable[Record]) -> list[Record]:

@@ -3,11 +3,11 @@
 Each figure has a panel for every world, algorithm and implementation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
-from shoal.profiling.caches import EVENTS, Event
 from shoal.profiling.profile import PAPER_GROWTH, PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile
-from shoal.profiling.records import CELL, Record
+from shoal.profiling.records import CELL, EVENTS, Event, Record
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 from shoal.results.figure import COLOURS, INK
 from shoal.system.memory import human_bytes
@@ -40,7 +40,7 @@ def profile_result(profile: Profile) -> Result:
         figures.append(growth_figure(profile.growth))
     if profile.neighbor:
         figures.append(neighbor_figure(profile.neighbor))
-    return Result("profile", "Where the time goes", tables(profile), remarks(profile), figures, profile.to_dict())
+    return Result("profile", "Where the time goes", tables(profile), remarks(profile), figures, asdict(profile))
 
 
 def remarks(profile: Profile) -> list[str]:
@@ -74,7 +74,7 @@ def tables(profile: Profile) -> list[Table]:
 
 
 def without_constants(title: str, rows: Sequence[Values]) -> Table:
-    """A table in which columns that say the same in every row are said once, in the title."""
+    """A table whose constant columns are stated once, in the title."""
     names = [*map(Column, CELL), RING]
     constant = [name for name in names if rows and name in rows[0] and len({row[name] for row in rows}) == 1]
     left = [{name: value for name, value in row.items() if name not in constant} for row in rows]
@@ -247,16 +247,14 @@ def growth_figure(growth: Sequence[Record]) -> Figure:
 def neighbor_figure(savings: Sequence[Record]) -> Figure:
     """What neighbour sampling saves in the sampling phase and in the whole (the papers' Figure 5)."""
 
+    def bars(label: str, reduction: str, paper: Mapping[int, float], colour: str, records: list[Record]) -> Series:
+        values = [100 * record[reduction] for record in records]
+        return Series(label, values, "bars", paper=[paper.get(record["agents"]) for record in records], colour=colour)
+
     def panel(title: str, records: list[Record]) -> Panel:
-        phase, total = (
-            [100 * record[reduction] for record in records] for reduction in ("sampling_reduction", "total_reduction")
-        )
-        papers = [
-            [paper.get(record["agents"]) for record in records] for paper in (PAPER_REDUCTION, PAPER_TOTAL_REDUCTION)
-        ]
         series = [
-            Series("sampling phase", phase, "bars", paper=papers[0], colour=COLOURS[1]),
-            Series("total", total, "bars", paper=papers[1], colour=COLOURS[0]),
+            bars("sampling phase", "sampling_reduction", PAPER_REDUCTION, COLOURS[1], records),
+            bars("total", "total_reduction", PAPER_TOTAL_REDUCTION, COLOURS[0], records),
         ]
         # which of the papers' two texts, where they differ
         texts = [record["sampler"].removeprefix("neighbor").removeprefix("-") for record in records]

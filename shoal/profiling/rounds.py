@@ -17,12 +17,11 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.lazy import papers
 from shoal.profiling.cells import Cell
-from shoal.profiling.counters import Counters, EnergyMeter, PhaseCounters
-from shoal.profiling.machine import Neighbours
+from shoal.profiling.counters import Counters, EnergyMeter, Neighbours, PhaseCounters
 from shoal.replay import Sampler
 from shoal.replay.layout import RowLayout, ring_bytes
 from shoal.system.memory import free_memory, human_bytes
-from shoal.training.clock import UPDATE_ALL_TRAINERS, PhaseClock, by_phase
+from shoal.training.clock import PhaseClock, by_phase
 from shoal.training.collector import Collector
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act, build_env, random_act
@@ -30,7 +29,7 @@ from shoal.training.loop import Training, implementation
 from shoal.training.resources import update_bytes
 
 PAPER_RING = 1_000_000
-ENOUGH = 3  # rounds; fewer are said to be cut short
+ENOUGH = 3  # rounds; with fewer, a cell is marked as cut short
 ACTING = 0.25  # share of a cell's time that one round's steps may take before they are cut and scaled
 
 
@@ -48,7 +47,12 @@ class Subject:
             self._teams[algorithm] = Training(other).team
         self._samplers: dict[str, Sampler] = {config.sampler: self.training.learner.sampler}
         self._config = config
-        fill(self.training, rows)
+        if config.implementation == "reference":  # with random rows: its world is slow
+            papers("reference.profiling").fill(self.training.ring, rows)
+            return
+        act = random_act(self.training.env.spec, 0)
+        while len(self.training.ring) < rows - rows % config.copies:
+            play_step(self.training, act)
 
     def use(self, algorithm: str, sampler: str) -> Training:
         """The training, with this algorithm's team and this sampler in it."""
@@ -60,29 +64,14 @@ class Subject:
         learner.sampler = self._samplers[sampler]
         return self.training
 
-    def clock(self, counters: Counters | None) -> PhaseClock:
-        """A clock at zero, which on CUDA waits for the device, and which reads the counters that there are."""
-        wait = torch.cuda.synchronize if self.training.config.device.startswith("cuda") else None
-        return PhaseClock(wait) if counters is None else PhaseCounters(counters, wait)
-
 
 def changed(config: TrainConfig, **settings: Any) -> TrainConfig:
     """The configuration with other settings, whose words are checked where they are used."""
     return dataclasses.replace(config, **settings)
 
 
-def fill(training: Training, rows: int) -> None:
-    """Fill the ring: by random play in a world that is fast enough, else with random rows."""
-    if training.config.implementation == "reference":
-        papers("reference.profiling").fill(training.ring, rows)
-        return
-    act = random_act(training.env.spec, 0)
-    while len(training.ring) < rows - rows % training.env.copies:
-        play_step(training, act)
-
-
 def play_step(training: Training, act: Act) -> None:
-    """Add one step of all copies to the ring, which nobody counts."""
+    """Add one step of all copies to the ring, outside all counts of training."""
     collector = own_collector(training)
     actions = act(collector.observation)
     step = collector.env.step(actions)
@@ -99,9 +88,9 @@ def own_collector(training: Training) -> Collector:
 def rows_that_fit(
     asked: int | None, config: TrainConfig, algorithms: Sequence[str], implementations: Sequence[str]
 ) -> int:
-    """The transitions asked for, if the rings of all implementations can hold them together, or a sentence.
+    """The capacity of each ring: the given one, else the papers', or less if the rings together would not fit.
 
-    Where none are asked for: as many as the papers have, or as fit.
+    A given one that does not fit is a `UserError`.
     """
     env = build_env(config, 1, 0, stagger=False)
     spec = env.spec
@@ -197,7 +186,7 @@ def measure(
 
     So slow and fast cells are spread over the same minutes, and those alike take turns. All cells are of one world and
     number of agents, for which there is a subject of each implementation. A first round of each warms up and does not
-    count, unless it takes all the time there is. `advance` is told of the seconds that count.
+    count, unless it takes all the time there is. `advance` is called with the seconds that count.
     """
     timings = [Timing(cell, ring) for cell in cells]
     spent = [0.0] * len(cells)
@@ -231,7 +220,8 @@ def measure(
 def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counters | None = None) -> None:
     """The steps of one update, and the update."""
     training = subject.use(timing.cell.algorithm, timing.cell.sampler)
-    training.clock = clock = subject.clock(counters)
+    wait = torch.cuda.synchronize if training.config.device.startswith("cuda") else None
+    training.clock = clock = PhaseClock(wait) if counters is None else PhaseCounters(counters, wait)
     every, copies = training.config.update_every, training.config.copies
     needed, steps = math.ceil(every / copies), 0
     deadline = time.perf_counter() + ACTING * seconds
@@ -247,8 +237,3 @@ def one_round(subject: Subject, timing: Timing, seconds: float, counters: Counte
     timing.rounds.append({name: passed + (scale - 1) * acting.get(name, 0.0) for name, passed in clock.seconds.items()})
     if isinstance(clock, PhaseCounters):
         timing.counts = clock.counts_by_phase()
-
-
-def update_seconds(phases: Mapping[str, float]) -> float:
-    """What "update all trainers" took."""
-    return sum(phases[name] for name in UPDATE_ALL_TRAINERS)

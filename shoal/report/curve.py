@@ -28,7 +28,7 @@ GROUP, AGENT = "return/group/", "return/agent/"
 SIDES = {"adversary": "predator", "agent": "prey"}
 """Groups of predator-prey by the names of their agents, which are PettingZoo's."""
 MOST_AGENTS = 12
-"""More agents have no curves of their own: nobody could tell them apart."""
+"""In larger teams agents have no curves of their own, which could not be told apart."""
 VISIBLE = 0.025
 """Share of the height by which two curves must differ for both to be drawn."""
 EVALUATION = "evaluation, 95 %"
@@ -64,8 +64,19 @@ def curve_figure(
     lines = _lines(metrics)
     latest = {key: value for line in lines for key, value in line.items()}
     groups = [key.removeprefix(GROUP) for key in latest if key.startswith(GROUP)]
-    colours = _group_colours(groups)
-    marks = [*_evaluations(lines), *(evaluations or ())]
+    # predators and prey have the colours of the pictures of an episode
+    order = ["prey", "predator"] if set(groups) == {"prey", "predator"} else groups
+    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(order)}
+    along_the_way = [
+        {
+            key.removeprefix("evaluate/"): value
+            for key, value in line.items()
+            if key.startswith(("episode", "evaluate/"))
+        }
+        for line in lines
+        if "evaluate/return_mean" in line
+    ]
+    marks = [*along_the_way, *(evaluations or ())]
     if len(groups) > 1:
         series = [_returns(lines, GROUP + name, name, colours[name]) for name in groups]
         labels = [EVALUATION, *[""] * (len(groups) - 1)]  # one entry in the legend is enough
@@ -78,9 +89,11 @@ def curve_figure(
         series.append(_level("random team", random_return, FAINT_INK))
     series = [one for one in series if one.values]
     if any(one.kind != "level" for one in series):
-        series += [*_first_update(*_series(lines, "updates")), *_agents(lines, latest, series, colours)]
+        series += [*_first_update(*points(lines, "updates")), *_agents(lines, latest, series, colours)]
     panels = [_panel(_caption(latest), series, "above")]
-    if phases := _phase_seconds(latest):
+    seconds = {key.removeprefix("time/"): _number(value) for key, value in latest.items() if key.startswith("time/")}
+    phases = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
+    if sum(phases.values()) > 0:
         shares = Series("", list(phases.values()), "shares", texts=list(phases))
         panels.append(Panel("time per phase", "", [shares], legend="below"))
     return Figure("curve", title, panels, columns=1)
@@ -120,22 +133,12 @@ def _lines(metrics: Metrics | str | Path) -> Metrics:
     return read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
 
 
-def _series(lines: Metrics, key: str) -> tuple[Values, Values]:
+def points(lines: Metrics, key: str) -> tuple[Values, Values]:
     """Episodes and finite values of `key`, in order; for the same episode (after a resume) the last line counts."""
     pairs = ((_number(line.get("episode")), _number(line.get(key))) for line in lines)
     points = {episode: value for episode, value in pairs if math.isfinite(episode + value)}
     table = np.array(sorted(points.items()), float).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def _evaluations(lines: Metrics) -> list[dict[str, Any]]:
-    """Evaluations along the way, whose keys in the metrics start with `evaluate/`."""
-    evaluations = []
-    for line in lines:
-        entry = {key.removeprefix("evaluate/"): value for key, value in line.items() if key.startswith("evaluate/")}
-        if "return_mean" in entry:
-            evaluations.append({"episode": line.get("episode"), **entry})
-    return evaluations
 
 
 def _panel(title: str, series: list[Series], legend: Literal["", "above"] = "") -> Panel:
@@ -146,7 +149,7 @@ def _panel(title: str, series: list[Series], legend: Literal["", "above"] = "") 
 
 
 def _returns(lines: Metrics, key: str, label: str, colour: str) -> Series:
-    episodes, returns = _series(lines, key)
+    episodes, returns = points(lines, key)
     return Series(label, returns.tolist(), "curve", episodes.tolist(), colour=colour)
 
 
@@ -207,7 +210,7 @@ def _agents(
 
 def _curve(lines: Metrics, key: str) -> tuple[Values, Values]:
     """Episodes and smoothed values of `key`."""
-    episodes, values = _series(lines, key)
+    episodes, values = points(lines, key)
     return episodes, smooth(values)
 
 
@@ -219,19 +222,6 @@ def _side(agent: str, groups: Sequence[str]) -> str:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, Real) else math.nan
-
-
-def _group_colours(groups: Sequence[str]) -> dict[str, str]:
-    """A colour for each group; predators and prey have those of the pictures of an episode."""
-    order = ["prey", "predator"] if set(groups) == {"prey", "predator"} else groups
-    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(order)}
-
-
-def _phase_seconds(latest: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds per phase so far; empty if no phase took any."""
-    seconds = {key.removeprefix("time/"): _number(value) for key, value in latest.items() if key.startswith("time/")}
-    finite = {phase: value for phase, value in seconds.items() if math.isfinite(value)}
-    return finite if sum(finite.values()) > 0 else {}
 
 
 def _caption(latest: Mapping[str, Any]) -> str:

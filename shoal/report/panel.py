@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shoal.results.figure import COLOURS, FAINT_INK, INK, Numbers, Panel, Series
 from shoal.results.table import share_text
@@ -66,7 +67,7 @@ def draw_panel(axes: "Axes", panel: Panel, colours: dict[str, str], styles: dict
         axes.set_title(panel.title, loc="left", fontsize=9, color=FAINT_INK, pad=3)
     else:
         _finish(axes, panel)
-        _name_ends(axes, of_kind("thin"))
+        _name_ends(axes, of_kind("thin"), colours)
         for series in of_kind("moment"):
             _draw_moment(axes, series)
 
@@ -163,7 +164,7 @@ def _draw_level(axes: "Axes", series: Series, colour: str) -> None:
 
 def _draw_curve(axes: "Axes", series: Series, colour: str) -> None:
     """Every value as a light point, and their running mean as a solid line."""
-    values = np.array(_gaps(series.values))
+    values = _gaps(series.values)
     axes.plot(series.at, values, ".", color=colour, alpha=0.35, markersize=5, markeredgewidth=0)
     marker = "o" if len(values) == 1 else ""
     axes.plot(series.at, smooth(values), color=colour, linewidth=2, marker=marker, label=series.label)
@@ -171,8 +172,8 @@ def _draw_curve(axes: "Axes", series: Series, colour: str) -> None:
 
 def _draw_marks(axes: "Axes", series: Series, colour: str) -> None:
     """Diamonds with their intervals."""
-    values = np.array(_gaps(series.values))
-    halves = np.maximum(0.0, [values - _gaps(series.low), np.array(_gaps(series.high)) - values])
+    values = _gaps(series.values)
+    halves = np.maximum(0.0, [values - _gaps(series.low), _gaps(series.high) - values])
     axes.errorbar(
         series.at, values, halves, fmt="D", color=colour, markeredgecolor=INK, markersize=5, capsize=3, linewidth=1.2,
         zorder=3, label=series.label or None,
@@ -194,14 +195,14 @@ def _draw_moment(axes: "Axes", series: Series) -> None:
     )  # fmt: skip
 
 
-def _name_ends(axes: "Axes", thin: list[Series]) -> None:
+def _name_ends(axes: "Axes", thin: list[Series], colours: dict[str, str]) -> None:
     """The labels of thin lines to the right of where they end."""
     low, high = axes.get_ylim()
     ends = sorted(((_gaps(series.values)[-1] - low) / (high - low), n) for n, series in enumerate(thin))
     for (_, n), height in zip(ends, _apart([end for end, _ in ends]), strict=True):
         axes.annotate(
-            thin[n].label, (1.01, height), xycoords="axes fraction", va="center", fontsize=8, color=thin[n].colour,
-            annotation_clip=False,
+            thin[n].label, (1.01, height), xycoords="axes fraction", va="center", fontsize=8,
+            color=thin[n].colour or colours[thin[n].label], annotation_clip=False,
         )  # fmt: skip
 
 
@@ -299,8 +300,9 @@ def _whole() -> "MaxNLocator":
     return MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
 
 
-def _gaps(values: Numbers) -> list[float]:
-    return [math.nan if value is None else value for value in values]
+def _gaps(values: Numbers) -> NDArray[np.float64]:
+    """The values, NaN where there is none."""
+    return np.array(values, float)
 
 
 def _filled(values: Numbers) -> list[float]:

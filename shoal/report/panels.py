@@ -50,8 +50,9 @@ def draw_figure(figure: Figure, path: str | Path) -> Path:
 
     figure = plain_texts(figure)
     panels = figure.panels
-    columns = figure.columns or _columns(len(panels))
-    lines = max(1, math.ceil(len(panels) / columns))
+    count = len(panels)
+    columns = figure.columns or (4 if count > 4 and count % 4 == 0 else 2 if count == 4 else min(3, max(1, count)))
+    lines = max(1, math.ceil(count / columns))
     most = max([0, *(len(panel.ticks) for panel in panels)])
     if columns == 1:
         size = (9.0, 5.2) if figure.key else (max(7.5, 0.6 * most), 4.4)  # room for every name
@@ -87,11 +88,6 @@ def draw_figure(figure: Figure, path: str | Path) -> Path:
     content = io.BytesIO()
     canvas.savefig(content, format="png")
     return write_whole(path, content.getvalue())
-
-
-def _columns(panels: int) -> int:
-    """How many of so many panels are side by side."""
-    return 4 if panels > 4 and panels % 4 == 0 else 2 if panels == 4 else min(3, max(1, panels))
 
 
 def _height(panels: list[Panel]) -> float:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import Array, Entity, VectorEnv
 from shoal.errors import UserError, check_range
+from shoal.report.palette import indexed
 from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
 from shoal.system.files import write_whole
 from shoal.training.evaluation import Act
@@ -122,7 +123,6 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
     """
     if not hasattr(env, "position"):
         return record_frames(env, act, episodes, max_steps)
-    _check_counts(episodes, max_steps)
     world: Any = env  # particle worlds have `position` and `entities` beyond the protocol
     entities: tuple[Entity, ...] = world.entities
 
@@ -132,13 +132,16 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
             return _position_seen(seen_last, entities)
         return before  # a world with other observations
 
-    played = [_play(env, act, lambda: world.position[0].copy(), last_position, max_steps) for _ in range(episodes)]
+    played = _play(env, act, lambda: world.position[0].copy(), last_position, episodes, max_steps)
     positions = [np.stack(moments).astype(np.float64) for _, moments in played]
     if not all(np.isfinite(position).all() for position in positions):
         raise UserError(f"The world '{env.spec.name}' cannot be drawn: bodies have positions that are not finite.")
     view = fit_view(entities, positions)
-    scenes = [Scene(entities, position, *view) for position in positions]
-    return _film(env, [RecordedEpisode(reward, scene) for (reward, _), scene in zip(played, scenes, strict=True)])
+    recorded = [
+        RecordedEpisode(reward, Scene(entities, position, *view))
+        for (reward, _), position in zip(played, positions, strict=True)
+    ]
+    return Film(env.spec.name, tuple(recorded), env.spec.team, env.spec.groups)
 
 
 def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) -> Film:
@@ -146,7 +149,8 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
 
     After the last step it already shows the next episode, so the frame before is used.
     """
-    _check_counts(episodes, max_steps)
+    from PIL import Image
+
     render = getattr(env, "render", lambda: None)  # not part of the protocol either
 
     def look() -> RGBFrame:
@@ -155,19 +159,13 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
             raise UserError(
                 f"The world '{env.spec.name}' cannot be watched: it has neither positions nor RGB pictures; {NEEDS}."
             )
-        return _shrink(frame)
+        image = Image.fromarray(frame)
+        image.thumbnail((GIF_SIDE, GIF_SIDE), Image.Resampling.LANCZOS)  # hundreds of them are kept
+        return np.array(image)
 
-    played = [_play(env, act, look, lambda before, *_: before, max_steps) for _ in range(episodes)]
-    return _film(env, [RecordedEpisode(reward, Screen(frames)) for reward, frames in played])
-
-
-def _check_counts(episodes: int, max_steps: int) -> None:
-    check_range("episodes", episodes, 1)
-    check_range("max_steps", max_steps, 1)
-
-
-def _film(env: VectorEnv, episodes: list[RecordedEpisode]) -> Film:
-    return Film(env.spec.name, tuple(episodes), env.spec.team, env.spec.groups)
+    played = _play(env, act, look, lambda before, *_: before, episodes, max_steps)
+    recorded = tuple(RecordedEpisode(reward, Screen(frames)) for reward, frames in played)
+    return Film(env.spec.name, recorded, env.spec.team, env.spec.groups)
 
 
 def _play(
@@ -175,25 +173,31 @@ def _play(
     act: Act,
     look: Callable[[], Look],
     look_back: Callable[[Look, Array, Array], Look],
+    episodes: int,
     max_steps: int,
-) -> tuple[NDArray[np.float64], list[Look]]:
-    """Play one episode of copy 0: rewards (T, N) and T + 1 looks at it.
+) -> list[tuple[NDArray[np.float64], list[Look]]]:
+    """Play episodes of copy 0: rewards (T, N) and T + 1 looks at each.
 
     An ended episode is reset within its last step. What was visible before the reset is reconstructed by
     `look_back`, which gets the look before that step and copy 0's observations (N, O) before and after it.
     """
-    observation = env.reset()
-    looks, rewards = [look()], []
-    for _ in range(max_steps):
-        seen = observation[0].copy()  # worlds may write the next observation over this one
-        step = env.step(act(observation))
-        rewards.append(step.reward[0].astype(np.float64))
-        if step.ended[0]:
-            looks.append(look_back(looks[-1], seen, step.final_observation[0]))
-            break
-        looks.append(look())
-        observation = step.observation
-    return np.stack(rewards), looks
+    check_range("episodes", episodes, 1)
+    check_range("max_steps", max_steps, 1)
+    played = []
+    for _ in range(episodes):
+        observation = env.reset()
+        looks, rewards = [look()], []
+        for _ in range(max_steps):
+            seen = observation[0].copy()  # worlds may write the next observation over this one
+            step = env.step(act(observation))
+            rewards.append(step.reward[0].astype(np.float64))
+            if step.ended[0]:
+                looks.append(look_back(looks[-1], seen, step.final_observation[0]))
+                break
+            looks.append(look())
+            observation = step.observation
+        played.append((np.stack(rewards), looks))
+    return played
 
 
 def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[np.float64]:
@@ -205,15 +209,6 @@ def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[
     position = observation[0, 2:4].astype(np.float64)
     relative = observation[0, 4 : 2 + 2 * len(entities)].reshape(-1, 2)  # (K - 1, 2)
     return position + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
-
-
-def _shrink(frame: RGBFrame) -> RGBFrame:
-    """A copy no larger than in the GIF, as hundreds of them are kept."""
-    from PIL import Image
-
-    image = Image.fromarray(frame)
-    image.thumbnail((GIF_SIDE, GIF_SIDE), Image.Resampling.LANCZOS)
-    return np.array(image)
 
 
 def record_run(
@@ -390,42 +385,3 @@ def _strip_steps(episode: RecordedEpisode, moments: int) -> list[int]:
         near = sorted((abs(step - even), step) for step in highlights if abs(step - even) < gap / 2)
         steps.add(near[0][1] if near else round(even))
     return sorted(steps)
-
-
-# Colours of a GIF ----------------------------------------------------------------------------------------------------
-
-
-def indexed(frames: "list[Image.Image]", most: int) -> "list[Image.Image]":
-    """The frames in one palette of `most` colours, which keeps the file small and colours from flickering.
-
-    32 of them are the most common ones, exactly (flat areas and white are unchanged); the rest are
-    spread over all others. Pillow's own search for the nearest colour is coarse, hence the table.
-    """
-    from PIL import Image
-
-    sample = frames[:: math.ceil(len(frames) / 8)]
-    montage = Image.new("RGB", (frames[0].width, frames[0].height * len(sample)))
-    for number, frame in enumerate(sample):
-        montage.paste(frame, (0, number * frame.height))
-    counted: Any = sorted(montage.getcolors(montage.width * montage.height) or [], reverse=True)
-    spread = np.array(montage.quantize(most - 32).getpalette()).reshape(-1, 3)
-    palette = np.concatenate([[colour for _, colour in counted[:32]], spread])  # (colours, 3)
-
-    present = np.zeros(1 << 24, bool)
-    for frame in frames:
-        present[_packed(frame)] = True
-    colours = np.flatnonzero(present)
-    rgb = np.stack([colours & 255, colours >> 8 & 255, colours >> 16], axis=1)
-    nearest = np.zeros(1 << 24, np.uint8)
-    parts = np.array_split(rgb, len(rgb) // 10_000 + 1)  # photographs have a million colours
-    nearest[colours] = np.concatenate([np.square(part[:, None] - palette).sum(axis=2).argmin(axis=1) for part in parts])
-    images = [Image.fromarray(nearest[_packed(frame)]) for frame in frames]
-    for image in images:
-        image.putpalette(palette.astype(np.uint8).tobytes())
-    return images
-
-
-def _packed(frame: "Image.Image") -> NDArray[np.integer]:
-    """(height, width) colours as one number each: red + 256 green + 65536 blue."""
-    pixels = np.frombuffer(frame.convert("RGBX").tobytes(), "<u4").reshape(frame.height, frame.width)
-    return pixels & 0xFFFFFF

@@ -1,5 +1,6 @@
 """The result type, with where it comes from and a JSON form that can be read back."""
 
+import contextlib
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -38,24 +39,12 @@ class Provenance:
         """The provenance of this command line, run now on this machine."""
         import importlib.metadata  # slow to import, and most commands have no result
 
-        now = datetime.now(UTC).isoformat(timespec="seconds")
+        command, now = shlex.join(["shoal", *words]), datetime.now(UTC).isoformat(timespec="seconds")
         packages = {name: importlib.metadata.version(name) for name in PACKAGES}
-        return cls(
-            shlex.join(["shoal", *words]),
-            __version__,
-            now,
-            usable_processors(),
-            processor_name()[0],
-            _memory(),
-            packages,
-        )
-
-
-def _memory() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+        memory = None
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return cls(command, __version__, now, usable_processors(), processor_name()[0], memory, packages)
 
 
 @dataclass(frozen=True)
@@ -97,24 +86,15 @@ class Result:
         if "columns" not in stored:
             return cls(str(stored.get("name", "")), str(stored.get("title", "")), data=data)
         try:
-            return cls(
-                stored["name"],
-                stored["title"],
-                [
-                    _table(title, records, columns)
-                    for (title, records), columns in zip(stored["tables"], stored["columns"], strict=True)
-                ],
-                list(stored["findings"]),
-                [_figure(figure) for figure in stored["figures"]],
-                data,
-                stored["provenance"] and Provenance(**stored["provenance"]),
-            )
+            tables = [
+                Table(title, [Column(**column) for column in columns], [list(record.values()) for record in records])
+                for (title, records), columns in zip(stored["tables"], stored["columns"], strict=True)
+            ]
+            figures = [_figure(figure) for figure in stored["figures"]]
+            provenance = stored["provenance"] and Provenance(**stored["provenance"])
+            return cls(stored["name"], stored["title"], tables, list(stored["findings"]), figures, data, provenance)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"This is not a result that Shoal wrote: {error!r} is missing or wrong.") from None
-
-
-def _table(title: str, records: list[dict[str, Any]], columns: list[dict[str, str]]) -> Table:
-    return Table(title, [Column(**column) for column in columns], [list(record.values()) for record in records])
 
 
 def _figure(stored: dict[str, Any]) -> Figure:

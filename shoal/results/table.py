@@ -46,8 +46,16 @@ class Column:
 
 
 def share_text(share: float) -> str:
-    """A share as a percentage with three significant digits; what is smaller than 0.001% is said to be so."""
+    """A share as a percentage with three significant digits, or "<0.001%"."""
     return "0" if share == 0 else "<0.001%" if share < 1e-5 else f"{100 * share:.3g}%"
+
+
+def estimate_text(mean: float | None, half: float | None, digits: int = 2) -> str:
+    """A mean with the half-width of its interval, as far as they are known."""
+    if mean is None:
+        return "–"
+    text = f"{mean:z,.{digits}f}"
+    return text if half is None or half != half else f"{text} ± {half:,.{digits}f}"
 
 
 @dataclass(frozen=True)

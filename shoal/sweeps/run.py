@@ -25,16 +25,6 @@ SEND_EVERY = 0.5  # seconds
 def run(spec: Message, parent: Channel) -> int:
     """Train; the exit code is that of `shoal train`."""
     prepare()
-    try:
-        return _train(TrainConfig(**spec["settings"]), spec["resume"], parent)
-    except UserError:
-        raise
-    except Exception:
-        traceback.print_exc()  # into the run's log
-        raise
-
-
-def _train(config: TrainConfig, resume: bool, parent: Channel) -> int:
     from shoal.api import train
     from shoal.runs.observer import Observer
 
@@ -59,7 +49,13 @@ def _train(config: TrainConfig, resume: bool, parent: Channel) -> int:
                 send(episode=training.episodes)
 
     asked = ("env", "env_options", "threads")  # a resumed run keeps the others; the sweep has compared them
-    result = train(config, resume, Sending(), trust=True, asked=asked)
+    try:
+        result = train(TrainConfig(**spec["settings"]), spec["resume"], Sending(), trust=True, asked=asked)
+    except UserError:
+        raise
+    except Exception:
+        traceback.print_exc()  # into the run's log
+        raise
     return 128 + result.signal if result.signal is not None else 0
 
 

@@ -15,7 +15,7 @@ from shoal.errors import UserError, counted
 from shoal.runs.folder import CURVE, read_result
 from shoal.runs.observer import Observer
 from shoal.sweeps.grid import SweepRun
-from shoal.system.child import Child, Ended, Message, ended
+from shoal.system.child import STOPS, Child, Ended, Message, ended
 from shoal.system.memory import check_fits, free_memory, human_bytes
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig, read_config
@@ -25,7 +25,8 @@ CHILD = "shoal.sweeps.run"
 """The module of a run's process."""
 PROCESS_BYTES = 500 * 10**6
 """A process with torch and numba loaded, before it has a team or a ring (measured: 422 MB)."""
-STOPPED = {130, *(128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))}
+STOPPED = {128 + number for number in STOPS}
+"""Exit codes of a run that was asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Watcher) 
         except queue.Empty:
             continue
         except KeyboardInterrupt as stop:
-            if stopped is not None:  # once more: nobody waits for what is being saved
+            if stopped is not None:  # a second time: what is being saved is not waited for
                 for process in running:
                     process.kill()
                 raise
@@ -113,7 +114,7 @@ def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Watcher) 
 
 
 def _complete(run: SweepRun, watcher: Watcher) -> None:
-    """Do what a finished run could not if it was killed at its very end; the learning curve is the last of it."""
+    """Draw the learning curve of a finished run that was killed before it could, and remove its empty log."""
     log = log_file(run)
     if log.exists() and not log.stat().st_size:
         log.unlink()
@@ -205,7 +206,7 @@ def kept_threads(run: SweepRun) -> int | None:
 
 
 def choose_parallel(runs: Sequence[SweepRun], asked: int | None) -> int:
-    """Runs side by side: as many as asked for or as there are processors, as far as memory suffices."""
+    """Runs side by side: `parallel` of the command, else one per processor, as far as memory suffices."""
     if not runs:
         return 1
     most = min(len(runs), asked or usable_processors())
@@ -215,15 +216,15 @@ def choose_parallel(runs: Sequence[SweepRun], asked: int | None) -> int:
     if fit >= most:
         return most
     if asked is not None or fit < 1:
+
+        def advice(usable: int) -> str:
+            if usable < needed:
+                return f"one run needs {human_bytes(needed)}: choose a smaller `capacity`, `batch` or `agents`"
+            return f"`parallel={usable // needed}` would fit"
+
         count = 1 if asked is None else most
-        check_fits(f"{counted(count, 'run')} side by side", needed * count, lambda usable: _advice(usable, needed))
+        check_fits(f"{counted(count, 'run')} side by side", needed * count, advice)
     return fit
-
-
-def _advice(usable: int, needed: int) -> str:
-    if usable < needed:
-        return f"one run needs {human_bytes(needed)}: choose a smaller `capacity`, `batch` or `agents`"
-    return f"`parallel={usable // needed}` would fit"
 
 
 def run_bytes(config: TrainConfig) -> int:

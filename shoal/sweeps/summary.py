@@ -1,14 +1,14 @@
 """The table and the picture of a sweep: mean and 95 % interval over the seeds of each configuration."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.errors import UserError, counted
-from shoal.results import ADVICE, Column, Figure, Panel, Result, Series, Table
+from shoal.report.curve import points
+from shoal.results import ADVICE, Column, Figure, Panel, Result, Series, Table, estimate_text
 from shoal.runs.folder import METRICS
 from shoal.runs.metrics import read_metrics
 from shoal.sweeps.side_by_side import Outcome
@@ -17,8 +17,6 @@ from shoal.training.returns import confidence95, smooth
 
 POINTS = 200
 """Most points of a curve."""
-CURVES = "curves"
-Values = NDArray[np.float64]
 
 
 def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
@@ -37,11 +35,14 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
         findings.append(f"{counted(untrained, 'run')} ended before the warm-up, without a single update: untrained.")
     findings += _no_better(configurations) if not groups else []
     findings += [f"One run is missing from the curve: {sentence}" for sentence in unread]
-    evaluated = "final evaluation" if _evaluated(outcomes) else "training return of the last 1,000 episodes"
+    every_evaluated = all(outcome.run.config.evaluate_episodes for outcome in outcomes)
+    evaluated = "final evaluation" if every_evaluated else "training return of the last 1,000 episodes"
     heading = f"Return per agent ({evaluated}), mean over seeds"
     if any(len(seeds) > 1 for seeds in by_label.values()):
         heading += " ± half of the 95 % interval"
-    if (team := _group_of_team(outcomes)) in groups:
+    # where prey learns as well, the team's return is that of the predators
+    team = "predator" if all(outcome.run.config.prey == "learned" for outcome in outcomes) else None
+    if team in groups:
         findings.insert(0, f"The return is that of group {team}.")
     only = f"seed {outcomes[0].run.config.seed}" if len(outcomes) == 1 else "all settings the same"
     records = _table(configurations, [group for group in groups if group != team], bool(failed), only)
@@ -50,7 +51,7 @@ def summarize(outcomes: Sequence[Outcome], title: str) -> Result:
         title,
         [Table.of(heading, records)],
         findings,
-        [Figure(CURVES, f"{title}: mean and 95 % interval over seeds", panels)] if panels else [],
+        [Figure("curves", f"{title}: mean and 95 % interval over seeds", panels)] if panels else [],
         {"configurations": configurations, "runs": [_record(outcome, groups) for outcome in outcomes]},
     )
 
@@ -62,25 +63,10 @@ def final_return(result: TrainResult, group: str = "") -> float | None:
     return result.return_mean if result.return_deterministic is None else result.return_deterministic
 
 
-def _evaluated(outcomes: Sequence[Outcome]) -> bool:
-    return all(outcome.run.config.evaluate_episodes for outcome in outcomes)
-
-
 def _groups(outcomes: Sequence[Outcome]) -> list[str]:
     """The groups of agents, if all finished runs have the same, and more than one."""
     every = [list(outcome.result.groups) for outcome in outcomes if outcome.result is not None]
     return every[0] if every and len(every[0]) > 1 and all(groups == every[0] for groups in every) else []
-
-
-def _group_of_team(outcomes: Sequence[Outcome]) -> str | None:
-    """The group whose return is the team's by definition: predators, where prey learns as well."""
-    return "predator" if all(outcome.run.config.prey == "learned" for outcome in outcomes) else None
-
-
-def _mean(results: Sequence[TrainResult], group: str = "") -> tuple[float | None, float]:
-    """The mean of the final returns, and the half-width of its interval: NaN without one."""
-    returns = np.array([value for result in results if (value := final_return(result, group)) is not None])
-    return (float(returns.mean()) if len(returns) else None), confidence95(returns)
 
 
 def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str]) -> dict[str, Any]:
@@ -91,18 +77,19 @@ def _configuration(label: str, outcomes: Sequence[Outcome], groups: Sequence[str
         "seeds": len(results),
         "untrained": sum(not result.updates for result in results),
         "failed": sum(bool(outcome.error) for outcome in outcomes),
-        "seconds": _plain_mean([result.seconds for result in results]),
-        "return_random": _plain_mean([result.return_random for result in results]),
+        "seconds": _mean(result.seconds for result in results),
+        "return_random": _mean(result.return_random for result in results),
     }
     for group in ("", *groups):
-        mean, half = _mean(results, group)
+        returns = [value for result in results if (value := final_return(result, group)) is not None]
+        mean, half = _mean(returns), confidence95(np.array(returns))
         ending = f"/group/{group}" if group else ""
         means |= {f"return{ending}": mean, f"return_ci95{ending}": half if math.isfinite(half) else None}
     return means
 
 
-def _plain_mean(values: Sequence[float | None]) -> float | None:
-    """The mean of the values that there are."""
+def _mean(values: Iterable[float | None]) -> float | None:
+    """The mean of the known values."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -117,16 +104,16 @@ def _table(
     with_random = any(means["return_random"] is not None for means in configurations)
     records: list[Mapping[Any, Any]] = []
     for means in configurations:
-        record: dict[Any, Any] = {"configuration": means["configuration"] or only}
-        record["seeds"] = means["seeds"]
+        record: dict[Any, Any] = {"configuration": means["configuration"] or only, "seeds": means["seeds"]}
         if with_failed:
             record["failed"] = means["failed"]
         untrained = ", untrained" if means["seeds"] and means["untrained"] == means["seeds"] else ""
-        record["return"] = _interval(means["return"], means["return_ci95"]) + untrained
+        record["return"] = estimate_text(means["return"], means["return_ci95"]) + untrained
         if with_random:
-            record["random team"] = _interval(means["return_random"], None)
+            record["random team"] = estimate_text(means["return_random"], None)
         for group in groups:
-            record[f"group {group}"] = _interval(means[f"return/group/{group}"], means[f"return_ci95/group/{group}"])
+            mean, half = means[f"return/group/{group}"], means[f"return_ci95/group/{group}"]
+            record[f"group {group}"] = estimate_text(mean, half)
         record[Column("time per run", "s", ",.1f")] = means["seconds"]
         records.append(record)
     return records
@@ -140,22 +127,17 @@ def _no_better(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
         if not means["untrained"] and None not in (means["return"], means["return_ci95"], means["return_random"])
     ]
     among = f" of {counted(len(configurations), 'configuration')}" if len(configurations) > 1 else ""
-    overlap = sum(low <= random <= high for high, low, random in returns)
-    worse = sum(high < random for high, _, random in returns)
-    sentences = []
-    if overlap:
-        number = f"{overlap:,}{among}: the" if among else "The"
-        sentences.append(f"{number} 95 % interval over seeds includes the random team's return: {ADVICE}")
-    if worse:
-        number = f"{worse:,}{among}: the" if among else "The"
-        sentences.append(f"{number} trained team does worse than the random one: {ADVICE}")
-    return sentences
-
-
-def _interval(mean: float | None, half: float | None) -> str:
-    if mean is None:
-        return "–"
-    return f"{mean:z,.2f}" if half is None else f"{mean:z,.2f} ± {half:,.2f}"
+    number_with = {
+        "95 % interval over seeds includes the random team's return": sum(
+            low <= at <= high for high, low, at in returns
+        ),
+        "trained team does worse than the random one": sum(high < random for high, _, random in returns),
+    }
+    return [
+        f"{f'{number:,}{among}: the' if among else 'The'} {what}: {ADVICE}"
+        for what, number in number_with.items()
+        if number
+    ]
 
 
 def _record(outcome: Outcome, groups: Sequence[str]) -> dict[str, Any]:
@@ -207,7 +189,7 @@ def _logs(outcomes: Sequence[Outcome], unread: list[str]) -> list[list[dict[str,
 def _curve(label: str, logs: Sequence[list[dict[str, Any]]], group: str) -> Series | None:
     """The mean of the seeds' smoothed learning curves, over the episodes that all of them have."""
     key = f"return/group/{group}" if group else "return_mean"
-    runs = [curve for lines in logs if (curve := _returns(lines, key)) is not None]
+    runs = [curve for lines in logs if len((curve := points(lines, key))[0])]
     if not runs:
         return None
     first, last = max(run[0][0] for run in runs), min(run[0][-1] for run in runs)
@@ -220,10 +202,3 @@ def _curve(label: str, logs: Sequence[list[dict[str, Any]]], group: str) -> Seri
         return Series(name, mean.tolist(), at=at.tolist())
     half = np.array([confidence95(column) for column in returns.T])
     return Series(name, mean.tolist(), at=at.tolist(), low=(mean - half).tolist(), high=(mean + half).tolist())
-
-
-def _returns(lines: Sequence[dict[str, Any]], key: str) -> tuple[Values, Values] | None:
-    """Episodes and training returns under this key of a run's log; None if it has none."""
-    pairs = {line["episode"]: line[key] for line in lines if line.get(key) is not None}
-    table = np.array(sorted(pairs.items()), float).reshape(-1, 2)
-    return (table[:, 0], table[:, 1]) if len(table) else None

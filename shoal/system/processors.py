@@ -27,7 +27,7 @@ def processor_name(root: Path = Path("/")) -> tuple[str, str]:
     """Name and vendor of the processor. `root` is where /proc is looked for."""
     text = read_text(root / "proc/cpuinfo")
     name, vendor = (re.search(rf"^{key}[ \t]*:(.*)", text, re.MULTILINE) for key in ("model name", "vendor_id"))
-    return name[1].strip() if name else "not told", vendor[1].strip() if vendor else ""
+    return name[1].strip() if name else "unknown", vendor[1].strip() if vendor else ""
 
 
 @cache

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.bench import workers
-from shoal.bench.slow_world import SlowWorld
+from shoal.bench.workers import SlowWorld
 
 
 def test_rows_of_the_bench(monkeypatch):

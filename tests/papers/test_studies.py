@@ -1,12 +1,12 @@
 """Every study runs, draws its picture and says the papers' numbers."""
 
 import functools
+from dataclasses import asdict
 
 import pytest
 
 from shoal.errors import UserError
 from shoal.profiling.cells import Sweep
-from shoal.profiling.machine import machine_geometry
 from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import OF_CELLS, STUDIES, run_study, study_length, study_of
@@ -23,10 +23,10 @@ def profile_once():
     """Measures in this process, and the same sweep only once: the studies differ in what they make of it."""
     measure, kept = functools.partial(times.profile, in_this_process=True), []
 
-    def profile(sweep, geometry, advance):
+    def profile(sweep, advance):
         if not kept:
             calls = []
-            kept.append((measure(sweep, geometry, lambda *call: calls.append(call)), calls))
+            kept.append((measure(sweep, lambda *call: calls.append(call)), calls))
         found, calls = kept[0]
         for call in calls:
             advance(*call)
@@ -60,7 +60,7 @@ def test_a_study_of_time(tiny, tmp_path, name, number):
 def profiled():
     """A profile of both samplers, the larger number of agents first."""
     sweep = Sweep((6, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY, memory=False)
-    return times.profile(sweep, machine_geometry(), lambda used, label: None, in_this_process=True).to_dict()
+    return asdict(times.profile(sweep, lambda used, label: None, in_this_process=True))
 
 
 @pytest.mark.parametrize("name", ["breakdown", "inside-update", "growth"])

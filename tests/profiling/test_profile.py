@@ -1,35 +1,35 @@
 """`shoal profile`: cells are measured in turns, rows add up, and the figures follow from them."""
 
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from shoal.errors import UserError
 from shoal.profiling import rounds
-from shoal.profiling.caches import EVENTS
 from shoal.profiling.cells import Cell, Sweep
 from shoal.profiling.footprint import footprint
-from shoal.profiling.machine import parse_geometry
 from shoal.profiling.profile import Profile, profile
-from shoal.profiling.records import growth_records, ratios, saving_records, time_record
+from shoal.profiling.records import EVENTS, growth_records, ratios, saving_records, time_record
 from shoal.profiling.result import misses_table, profile_result, remarks, tables, time_table, without_constants
 from shoal.profiling.rounds import Subject, Timing, changed, rows_that_fit
 from shoal.results import Column, Table
 from shoal.training.clock import PHASES, UPDATE_ALL_TRAINERS
 from shoal.training.config import TrainConfig
 
-GEOMETRY = parse_geometry("L1=32K/8,L2=512K/8,L3=32M/16,line=64,dtlb=64/4,stlb=1536/12,page=4K")
 TINY = {"batch": 64, "hidden": (8, 8)}
+CACHES = tuple("L1=32K/8,L2=512K/8,L3=32M/16,line=64,dtlb=64/4,stlb=1536/12,page=4K".split(","))
 
 
 @pytest.fixture(scope="module")
 def found():
     """Two numbers of agents, both samplers, both implementations."""
-    sweep = Sweep((2, 4), ring=1024, seconds=0.05, settings=TINY)
+    sweep = Sweep((2, 4), ring=1024, seconds=0.05, settings=TINY, caches=CACHES)
     said = []
-    result = profile(sweep, GEOMETRY, lambda used, label: said.append((used, label)), in_this_process=True)
+    result = profile(sweep, lambda used, label: said.append((used, label)), in_this_process=True)
     assert sum(used for used, _ in said) == pytest.approx(sweep.total_seconds)
     assert any("reference" in label for _, label in said)
-    return result.to_dict()
+    return asdict(result)
 
 
 def test_every_cell_has_a_row_whose_phases_add_up(found):
@@ -261,6 +261,7 @@ def test_rings_are_as_large_as_memory_allows(monkeypatch):
         ({"ring": 5}, "`ring` is 5"),
         ({"seconds": 0}, "`seconds` is 0"),
         ({"threads": 0}, "`threads` is 0"),
+        ({"caches": ("L3=lots",)}, "'L3=lots' in the cache sizes"),
         ({"sampler": ("neighbor-v1",), "implementation": ("engine",)}, "no sampler neighbor-v1"),
     ],
 )
@@ -286,11 +287,11 @@ def test_ctrl_c_keeps_finished_cells():
 
     sweep = Sweep((2, 3), implementation=("engine",), ring=1024, seconds=0.05, settings=TINY)
     kept = []
-    found = profile(sweep, GEOMETRY, stop_at_the_second_group, kept.append, in_this_process=True)
+    found = profile(sweep, stop_at_the_second_group, kept.append, in_this_process=True)
     assert kept == [found] and {row["agents"] for row in found.rows} == {2}
     assert found.interrupted and any("Interrupted" in remark for remark in remarks(found))
     with pytest.raises(KeyboardInterrupt):
-        profile(Sweep((3,), settings=TINY), GEOMETRY, stop_at_the_second_group, in_this_process=True)
+        profile(Sweep((3,), settings=TINY), stop_at_the_second_group, in_this_process=True)
 
 
 def test_profiles_that_do_not_fit_are_refused_at_the_start(monkeypatch):
@@ -299,4 +300,4 @@ def test_profiles_that_do_not_fit_are_refused_at_the_start(monkeypatch):
 
     monkeypatch.setattr("shoal.profiling.rounds.free_memory", free)
     with pytest.raises(UserError, match="profile fewer `agents`"):
-        profile(Sweep((2, 200), ring=1024, settings=TINY), GEOMETRY, lambda used, label: pytest.fail("measured"))
+        profile(Sweep((2, 200), ring=1024, settings=TINY), lambda used, label: pytest.fail("measured"))

@@ -3,7 +3,7 @@
 import numpy as np
 from PIL import Image
 
-from shoal.report.watch import indexed
+from shoal.report.palette import indexed
 
 
 def test_flat_areas_keep_their_exact_colours_and_noise_comes_near():

@@ -157,3 +157,10 @@ def test_a_label_has_one_colour_in_all_panels():
 def test_panels_without_measurements(canvas, tmp_path):
     assert draw_figure(Figure("x", "nothing", []), tmp_path / "x.png").stat().st_size > 1_000
     assert not canvas().legends and not canvas().axes[0].get_visible()
+
+
+def test_thin_lines_are_named_in_their_colour(canvas, tmp_path):
+    thin = [Series("mine", [1.0, 2.0], "thin", [0, 1], colour=INK), Series("next", [2.0, 1.0], "thin", [0, 1])]
+    draw_figure(Figure("x", "", [Panel("", "", thin)]), tmp_path / "x.png")
+    (axes,) = canvas().axes
+    assert {text.get_text(): text.get_color() for text in axes.texts} == {"mine": INK, "next": COLOURS[0]}

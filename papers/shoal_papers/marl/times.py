@@ -5,12 +5,11 @@ depend on other load on the machine.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from shoal.errors import UserError, counted
 from shoal.profiling.cells import Sweep
-from shoal.profiling.machine import machine_geometry
 from shoal.profiling.profile import PAPER_GROWTH, PAPER_REDUCTION, PAPER_TOTAL_REDUCTION, Profile, profile
 from shoal.profiling.records import Record
 from shoal.profiling.result import (
@@ -58,7 +57,7 @@ class ProfileStudy(Study):
 
     def run(self, quick: bool, advance: Advance, options: Options) -> Result:
         """Time all cells, and show them."""
-        measured = profile(self.sweep(quick), machine_geometry(), advance)
+        measured = profile(self.sweep(quick), advance)
         if not measured.rows:
             raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
         return self.show(measured)
@@ -74,7 +73,7 @@ class ProfileStudy(Study):
         part, figure_of = self.figure
         figure = replace(figure_of(getattr(measured, part)), name=self.name)
         filled = [table for table in tables if table.rows]
-        return Result(self.name, self.title, filled, findings, [figure], measured.to_dict())
+        return Result(self.name, self.title, filled, findings, [figure], asdict(measured))
 
     def findings(self, measured: Profile) -> Iterable[str]:
         """The papers' numbers, and ours beside them."""

@@ -6,14 +6,18 @@ the same, which changes nothing about the time that they take.
 """
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shoal.actorq.broadcast import BROADCAST_BITS
-from shoal.bench.actorq import TASKS, one_actor, publishing, run_system
+from shoal.actorq.broadcast import BROADCAST_BITS, numbers_of
+from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.actorq.system import LocalSystem
+from shoal.bench.actorq import TASKS, Turn, one_actor, run_system
 from shoal.errors import UserError, counted
 from shoal.results import Column, Panel, Series, Table, Value
+from shoal.training.loop import Training
 from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl.actor_runs import factor
 from shoal_papers.seeds import NOT_RUN
@@ -74,6 +78,32 @@ def measure_actor(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         "joules_per_1000": None if passed.joules is None else passed.joules * per_1000,
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
+
+
+def publishing(training: Training) -> Turn:
+    """In place of a learner: the same weights as a new version whenever the actor has taken the last one.
+
+    So every pull finds something new, as with a learner on a device of its own that is faster than the pulls.
+    """
+    collector = training.collector
+    assert isinstance(collector, ActorCollector)
+    system, board = collector.system, collector.system.board
+    assert isinstance(system, LocalSystem)
+    payload = system.play.payload(system.policy, numbers_of(system.policy))
+    system.payloads.publish(payload, 0)
+    training.owes_update()  # tells the actor how much to explore
+
+    def turn() -> None:
+        latest = system.payloads.latest
+        if board.count(1, "number") == latest:
+            system.payloads.publish(payload, latest)
+        if collector.ready():
+            training.step()
+        else:
+            system.watch(wanted=True)
+            time.sleep(PAUSE)
+
+    return turn
 
 
 Record = Mapping[str, Any]

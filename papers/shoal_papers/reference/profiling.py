@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.profiling.ring_addresses import PAGE, Ints, laid_out, touches
+from shoal_papers.caches.addresses import PAGE, Ints, laid_out, touches
 from shoal_papers.reference.replay import AgentReplay, ListSampler, Replays
 
 FILL_BLOCK = 4096  # different rows that the lists are filled with

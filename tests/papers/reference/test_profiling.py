@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from shoal.profiling.ring_addresses import NOWHERE
+from shoal_papers.caches.addresses import NOWHERE
 from shoal_papers.reference.profiling import find_objects, object_ranges, walk
 from shoal_papers.reference.replay import AgentReplay, ListSampler
 

@@ -5,8 +5,8 @@ and a note says so. The sizes of the data translation buffers (dTLB) are reporte
 that the vendor documents.
 """
 
-import os
-from collections.abc import Mapping
+import mmap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Geometry:
     """Second level; a page that is in neither takes a page walk."""
     page: int = 4096
     """Bytes of a page."""
-    cpu: str = "not told"
+    cpu: str = "unknown"
     assumed: Mapping[str, str] = field(default_factory=dict)
     """By name, a sentence for each of the above that the system did not tell."""
 
@@ -97,9 +97,9 @@ AMD_TLB = (Level(64, 64), Level(2048, 16), "AMD documents since Zen 2")  # the s
 OTHER_TLB = (Geometry.dtlb, Geometry.stlb, "Intel documents since Skylake")
 
 
-def ways(level: Level) -> str:
-    """The associativity in words."""
-    return "fully associative" if level.ways == level.capacity else f"{level.ways}-way"
+def modelled_geometry(caches: Sequence[str]) -> Geometry:
+    """The geometry that these sizes describe, or this machine's if there are none."""
+    return parse_geometry(",".join(caches)) if caches else machine_geometry()
 
 
 def machine_geometry(root: Path = Path("/")) -> Geometry:
@@ -114,19 +114,16 @@ def machine_geometry(root: Path = Path("/")) -> Geometry:
     if line is None:
         line = Geometry.line
         assumed["line"] = f"The system does not report the size of a cache line; {line} bytes are assumed."
-    page = _page_size()
-    if page is None:
-        page = Geometry.page
-        assumed["page"] = f"The system does not report its page size; {page} bytes are assumed."
     cpu, vendor = processor_name(root)
     dtlb, stlb, source = AMD_TLB if vendor == "AuthenticAMD" else OTHER_TLB
     for name, level in (("dtlb", dtlb), ("stlb", stlb)):
-        which = "first" if name == "dtlb" else "second"
+        which = "First" if name == "dtlb" else "Second"
+        ways = "fully associative" if level.ways == level.capacity else f"{level.ways}-way"
         assumed[name] = (
-            f"{which.capitalize()}-level data TLB: {level.capacity} entries, {ways(level)}, are assumed, as {source}; "
-            "operating systems do not report its size."
+            f"{which}-level data TLB: {level.capacity} entries, {ways}, are assumed, as {source}; operating systems do "
+            "not report its size."
         )
-    return Geometry(**levels, line=line, dtlb=dtlb, stlb=stlb, page=page, cpu=cpu, assumed=assumed)
+    return Geometry(**levels, line=line, dtlb=dtlb, stlb=stlb, page=mmap.PAGESIZE, cpu=cpu, assumed=assumed)
 
 
 def parse_geometry(text: str, base: Geometry | None = None) -> Geometry:
@@ -142,22 +139,15 @@ def parse_geometry(text: str, base: Geometry | None = None) -> Geometry:
             raise UserError(f"'{part.strip()}' is not a cache size; use some of {Geometry()}.")
         if name in given:
             raise UserError(f"The cache sizes '{text}' name '{key.strip()}' twice.")
+        size, _, ways = value.partition("/")
         try:
-            given[name] = _parse_size(value) if name in ("line", "page") else _parse_level(value)
+            given[name] = _parse_size(value) if name in ("line", "page") else Level(_parse_size(size), int(ways))
         except ValueError:
             right = "a size such as 64 or 4K" if name in ("line", "page") else "size/ways such as 32K/8"
             raise UserError(f"'{part.strip()}' in the cache sizes '{text}' is not {right}.") from None
     machine = base or machine_geometry()
     assumed = {name: sentence for name, sentence in machine.assumed.items() if name not in given}
     return replace(machine, assumed=assumed, **given)  # type: ignore[arg-type]
-
-
-def _parse_level(text: str) -> Level:
-    """Size/ways."""
-    size, slash, ways = text.partition("/")
-    if not slash:
-        raise ValueError(text)
-    return Level(_parse_size(size), int(ways))
 
 
 def _parse_size(text: str) -> int:
@@ -198,37 +188,3 @@ def _caches(folder: Path) -> tuple[dict[str, Level], int | None]:
             found[name] = Level(size, ways)
             lines.append(line)
     return found, min(lines, default=None)
-
-
-def _page_size() -> int | None:
-    """Bytes of a page, where the system tells."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-class Neighbours:
-    """How busy other programs keep the processors meanwhile: times measured beside them are too long."""
-
-    def __init__(self) -> None:
-        self._start = self._now()
-
-    def share(self) -> float | None:
-        """Their share of all processors' time since the start; None where the system does not tell."""
-        if self._start is None or (now := self._now()) is None:
-            return None
-        ticks, busy, own = (after - before for after, before in zip(now, self._start, strict=True))
-        return max(0.0, busy - own) / ticks if ticks > 0 else None
-
-    @staticmethod
-    def _now() -> tuple[float, float, float] | None:
-        """Seconds of all processors together: all, those at work, and those of this process."""
-        try:
-            ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        except (OSError, ValueError, IndexError):
-            return None
-        second = os.sysconf("SC_CLK_TCK")
-        idle = ticks[3] + ticks[4]  # waiting for a disk is idle, too
-        times = os.times()
-        return sum(ticks) / second, (sum(ticks) - idle) / second, times.user + times.system

@@ -10,8 +10,6 @@ K ranges.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -65,65 +63,33 @@ class Places(NamedTuple):
     after: int  # (M·B,)
 
 
-@dataclass(frozen=True)
 class VirtualRing:
     """A full ring that takes no memory: where everything would lie, for a ring of any size.
 
-    Samplers draw from it as from a real one. Episodes end as in a world of fixed length, staggered or not; in a world
-    without a fixed length none ever does.
+    Samplers draw from it as from a real one. Episodes end as in a world of fixed length, staggered; in a world without
+    a fixed length none ever does.
     """
 
-    spec: EnvSpec
-    copies: int
-    capacity: int = 1_000_000
-    storage: str = "float32"
-    stagger: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuse what a ring would refuse."""
-        check_choice("storage", self.storage, STORAGES)
-        if not 1 <= self.copies <= self.capacity:
+    def __init__(self, spec: EnvSpec, copies: int, capacity: int, storage: str = "float32") -> None:
+        check_choice("storage", storage, STORAGES)
+        if not 1 <= copies <= capacity:
             raise UserError(
-                f"A ring of {counted(self.capacity, 'transition')} for {counted(self.copies, 'copy', 'copies')} is not "
-                "possible: it must have at least one copy, and one transition for each."
+                f"A ring of {counted(capacity, 'transition')} for {counted(copies, 'copy', 'copies')} is not possible: "
+                "it must have at least one copy, and one transition for each."
             )
-
-    @cached_property
-    def layout(self) -> RowLayout:
-        """What a row holds."""
-        return RowLayout.of(self.spec, self.storage)
-
-    @property
-    def capacity_per_copy(self) -> int:
-        """C."""
-        return self.capacity // self.copies
-
-    @property
-    def rows(self) -> int:
-        """R."""
-        return rows_needed(self.spec, self.capacity_per_copy)
-
-    @property
-    def oldest(self) -> Ints:
-        """(E,) the first transition of the run."""
-        return np.zeros(self.copies, np.int64)
-
-    @property
-    def added(self) -> Ints:
-        """(E,) as many as the ring holds."""
-        return np.full(self.copies, self.capacity_per_copy)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the ring would take."""
-        return ring_bytes(self.spec, self.layout, self.copies, self.capacity_per_copy)
+        self.spec, self.copies, self.layout = spec, copies, RowLayout.of(spec, storage)
+        self.capacity_per_copy = capacity // copies  # C
+        self.rows = rows_needed(spec, self.capacity_per_copy)  # R
+        self.nbytes = ring_bytes(spec, self.layout, copies, self.capacity_per_copy)
+        self.oldest = np.zeros(copies, np.int64)  # (E,) the first transition of the run
+        self.added = np.full(copies, self.capacity_per_copy)  # (E,) as many as the ring holds
 
     def begin(self, copies: Ints, transitions: Ints) -> Ints:
         """Row numbers where these transitions start: every end of an episode before them has left a dead row."""
         length = self.spec.episode_length if self.spec.fixed_length else None
         if length is None:
             return transitions
-        offsets = stagger_offsets(self.copies, length if self.stagger else None)
+        offsets = stagger_offsets(self.copies, length)
         return transitions + (offsets[copies] + transitions) // length
 
     def places(self, rows: int) -> Places:
@@ -133,19 +99,11 @@ class VirtualRing:
         indices = (8 * rows,) * 4
         return Places(*laid_out((self.nbytes - start, start, joint, joint, 4 * each, each, each, *indices)))
 
-    def ranges(self, copies: Ints, transitions: Ints, writes: bool = True) -> Ints:
+    def ranges(self, copies: Ints, transitions: Ints) -> Ints:
         """What gathering these drawn transitions would touch; see `engine_ranges`."""
         chosen, numbers = copies.ravel(), transitions.ravel()
-        return engine_ranges(
-            self.layout,
-            self.rows,
-            self.capacity_per_copy,
-            self.places(chosen.size),
-            chosen,
-            numbers,
-            self.begin(chosen, numbers),
-            writes,
-        )
+        places, begin = self.places(chosen.size), self.begin(chosen, numbers)
+        return engine_ranges(self.layout, self.rows, self.capacity_per_copy, places, chosen, numbers, begin)
 
 
 def engine_ranges(
@@ -156,12 +114,8 @@ def engine_ranges(
     copies: Ints,  # (M·B,)
     transitions: Ints,  # (M·B,)
     begin: Ints,  # (M·B,)  the row number where each transition starts
-    writes: bool = True,
 ) -> Ints:
-    """What gathering these transitions touches in a ring of R rows and C transitions per copy.
-
-    Without `writes` the mini-batch's own arrays are left out, and only the ring and the indices are seen.
-    """
+    """What gathering these transitions touches in a ring of R rows and C transitions per copy."""
     i = np.arange(copies.size)
     start = places.start + 8 * (copies * capacity + transitions % capacity)
     at, after = copies * rows + begin % rows, copies * rows + (begin + 1) % rows
@@ -174,8 +128,8 @@ def engine_ranges(
         (places.after + 8 * i, 8),
     )
     fill = _gather_floats if layout.kind == 0 else _gather_halves
-    gathered = fill(layout, places, at, after, i, 4 * writes)
-    outcomes = _gather_outcomes(layout, places, at, i, writes)
+    gathered = fill(layout, places, at, after, i)
+    outcomes = _gather_outcomes(layout, places, at, i)
     chunked = np.concatenate([_by_chunk(gathered), _by_chunk(outcomes)], axis=1)
     return np.concatenate([part.reshape(-1, 2) for part in (index, locate, chunked)])
 
@@ -188,22 +142,22 @@ def _by_chunk(accesses: Ints) -> Ints:
     return filled.reshape(-1, CHUNK * each, 2)
 
 
-def _gather_floats(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
-    """Both joint vectors from float32 rows; `word` is the bytes of a value in the batch, 0 where those do not count."""
+def _gather_floats(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints) -> Ints:
+    """Both joint vectors from float32 rows."""
     width, size, joint = 4 * layout.words, layout.observation_words, layout.joint_size
     actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
     return touches(
         (places.at + 8 * i, 8),
         (places.words + at * width, 4 * joint),
-        (target, word * joint),
+        (target, 4 * joint),
         (places.after + 8 * i, 8),
         (places.words + after * width, 4 * size),
-        (next_target, word * size),
-        (next_target + 4 * size, word * actions),
+        (next_target, 4 * size),
+        (next_target + 4 * size, 4 * actions),
     )
 
 
-def _gather_halves(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints, word: int) -> Ints:
+def _gather_halves(layout: RowLayout, places: Places, at: Ints, after: Ints, i: Ints) -> Ints:
     """Both joint vectors from 16-bit rows, a next observation from the batch where it has been widened there."""
     width, size, joint = 4 * layout.words, layout.agents * layout.observation_size, layout.joint_size
     actions, target, next_target = joint - size, places.joint + 4 * i * joint, places.next_joint + 4 * i * joint
@@ -213,26 +167,26 @@ def _gather_halves(layout: RowLayout, places: Places, at: Ints, after: Ints, i: 
     return touches(
         (places.at + 8 * i, 8),
         (places.words + at * width, 2 * size),
-        (target, word * size),
+        (target, 4 * size),
         (places.words + at * width + 4 * layout.observation_words, 4 * actions),
-        (target + 4 * size, word * actions),
-        (next_target + 4 * size, word * actions),
-        (target, word * size * follows),
-        (next_target - 4 * joint, word * size * follows),
+        (target + 4 * size, 4 * actions),
+        (next_target + 4 * size, 4 * actions),
+        (target, 4 * size * follows),
+        (next_target - 4 * joint, 4 * size * follows),
         (places.after + 8 * i, 8 * alone),
         (places.words + after * width, 2 * size * alone),
-        (next_target, word * size * alone),
+        (next_target, 4 * size * alone),
     )
 
 
-def _gather_outcomes(layout: RowLayout, places: Places, at: Ints, i: Ints, writes: bool) -> Ints:
+def _gather_outcomes(layout: RowLayout, places: Places, at: Ints, i: Ints) -> Ints:
     """Rewards and flags."""
     agents, flags = layout.agents, places.words + 4 * (at * layout.words + layout.words - layout.agents)
     return touches(
         (places.at + 8 * i, 8),
         (flags, 4 * agents),
         (flags - 4 * agents, 4 * agents),
-        (places.reward + 4 * i * agents, 4 * agents * writes),
-        (places.terminated + i * agents, agents * writes),
-        (places.alive + i * agents, agents * writes),
+        (places.reward + 4 * i * agents, 4 * agents),
+        (places.terminated + i * agents, agents),
+        (places.alive + i * agents, agents),
     )

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.profiling.caches import CacheModel, Misses, mean_misses
-from shoal.profiling.machine import Geometry, Level
+from shoal_papers.caches.geometry import Geometry, Level
+from shoal_papers.caches.model import CacheModel, Misses, mean_misses
 
 SMALL = Geometry(
     l1=Level(512, 2), l2=Level(2048, 4), l3=Level(12 * 1024, 4), line=64, dtlb=Level(4, 2), stlb=Level(12, 4), page=256

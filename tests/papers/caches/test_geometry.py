@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.errors import UserError
-from shoal.profiling.machine import Geometry, Level, machine_geometry, parse_geometry
+from shoal_papers.caches.geometry import Geometry, Level, machine_geometry, parse_geometry
 
 CPUINFO = "processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: Some CPU\n"
 

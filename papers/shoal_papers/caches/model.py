@@ -12,14 +12,16 @@ mod sets, without the hashing of L3 slices), and neither page tables nor instruc
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from shoal.compiled import njit
-from shoal.lazy import papers
-from shoal.profiling.machine import Geometry
-from shoal.profiling.ring_addresses import Ints, VirtualRing
+from shoal.profiling.records import EVENTS
+from shoal_papers.caches.addresses import Ints, VirtualRing
+from shoal_papers.caches.geometry import Geometry
+from shoal_papers.reference.profiling import sampled_ranges
+from shoal_papers.reference.replay import ListSampler, Replays
 
 if TYPE_CHECKING:
     from shoal.profiling.rounds import Subject
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 EMPTY = -1
 WARM, COUNTED = 1, 3
 """Mini-batches; they are alike, so a few tell the mean of all."""
-Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
-EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ class Misses:
     bytes: int
     """Bytes in them."""
     lines: int
-    """Lines they lie in, each time counted anew: what L1 is asked for."""
+    """Lines that each range lies in, summed: the requests to L1."""
     l1: int
-    """Lines that were not in L1: what L2 is asked for."""
+    """Lines that were not in L1: the requests to L2."""
     l2: int
     l3: int
     """Lines that came from memory: the last-level misses."""
     pages: int
-    """Pages the ranges lie in, each time counted anew: a page is asked for once a range."""
+    """Pages that each range lies in, summed: one request per page and range."""
     dtlb: int
     """Pages that were not in the first translation buffer."""
     walks: int
@@ -142,7 +142,7 @@ def sampling_misses(subject: "Subject", algorithm: str, sampler_name: str, geome
     config, ring, sampler = training.config, training.ring, training.learner.sampler
     misses: list[Misses] = []
     if config.implementation == "reference":
-        ranges = papers("reference.profiling").sampled_ranges(ring, sampler, config.batch, rng)
+        ranges = sampled_ranges(cast(Replays, ring), cast(ListSampler, sampler), config.batch, rng)
         misses += [model.run(next(ranges)) for _ in range(WARM + COUNTED)]
     else:
         virtual = VirtualRing(training.env.spec, config.copies, len(ring), config.storage)
