@@ -195,7 +195,7 @@ class SchemeCasts:
     def _count(self, role: str, layer: str, x: Tensor, rounded: Tensor, highest: float, lowest: float) -> None:
         if self.count:
             saturated, overflowed, underflowed = count_events(x, rounded, highest, lowest)
-            self.counts.add_rounding(layer, role, MacStats(x.numel(), saturated, overflowed, underflowed))
+            self.counts.add_to_layer(layer, role, MacStats(x.numel(), saturated, overflowed, underflowed))
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
