@@ -14,7 +14,7 @@ from shoal.errors import UserError, counted
 from shoal.numerics.hardware.area import Area
 from shoal.numerics.hardware.energy import Operation
 from shoal.numerics.mac.unit import parse_mac
-from shoal.numerics.sweep import cost_of, cost_table
+from shoal.numerics.sweep import COST_NOTE, LUTS, cost_json, cost_of, cost_table, numbered
 from shoal.results import Column, Figure, Panel, Result, Series, Table
 from shoal.runs.observer import Observer
 
@@ -39,10 +39,7 @@ class TrainedUnit:
             **{event: self.result.share(event) for event in EVENTS},
             **self.result.figures,
             "seconds": self.result.seconds,
-            "system_luts": self.system and self.system.luts,
-            "system_luts_kind": self.system and self.system.kind,
-            "pj_per_mac": self.spent and self.spent.total,
-            "pj_per_mac_kind": self.spent and self.spent.kind,
+            **cost_json(self.system, self.spent),
         }
 
 
@@ -78,7 +75,7 @@ def training_result(trained: Sequence[TrainedUnit], config: ClassifierConfig) ->
     table = Table.of(title, records)
     notes = [
         f"Loss scale: {config.loss_scale}. One seed: differences of a point or two may be chance.",
-        "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
+        COST_NOTE,
         *(f"{unit.result.scheme}: {unit.result.diverged}" for unit in units if unit.result.diverged),
     ]
     data = {"trainings": [unit.json() for unit in trained], "settings": config.settings}
@@ -88,7 +85,7 @@ def training_result(trained: Sequence[TrainedUnit], config: ClassifierConfig) ->
 
 
 def _figures(units: Sequence[TrainedUnit], baseline: float | None, title: str) -> list[Figure]:
-    """Accuracy over LUTs, the units numbered by their LUTs; nothing where no unit has both."""
+    """Accuracy over LUTs, the units numbered; nothing where no unit has both."""
     points = [
         (unit.system.luts, unit.result.accuracy, unit.result)
         for unit in units if unit.system is not None and unit.result.accuracy is not None
@@ -96,15 +93,13 @@ def _figures(units: Sequence[TrainedUnit], baseline: float | None, title: str) -
     if not points:
         return []
     points.sort(key=lambda point: point[0])
-    places, reached = [luts for luts, _, _ in points], [accuracy for _, accuracy, _ in points]
-    numbers = [str(number) for number in range(1, len(points) + 1)]
-    series = [
-        Series("MAC units", list(reached), at=places, hollow=[bool(result.diverged) for _, _, result in points]),
-        Series("", list(reached), "spans", places, low=list(reached), texts=numbers),
-    ]
+    hollow = [bool(result.diverged) for _, _, result in points]
+    reached = Series(
+        "MAC units", [accuracy for _, accuracy, _ in points], at=[luts for luts, _, _ in points], hollow=hollow
+    )
+    spans, key = numbered({result.scheme: (luts, [accuracy]) for luts, accuracy, result in points})
     panel = Panel(
-        "", "accuracy on the test images", series, "LUTs of a system of 64 units", points=True, level=baseline,
-        level_label="float32", rings="diverged" if any(result.diverged for _, _, result in points) else "",
+        "", "accuracy on the test images", [reached, spans], LUTS, points=True, level=baseline, level_label="float32",
+        rings="diverged" if any(hollow) else "",
     )  # fmt: skip
-    key = [f"{number}  {result.scheme}" for number, (_, _, result) in zip(numbers, points, strict=True)]
     return [Figure("accuracy", f"Accuracy over area: {title}", [panel], key=key)]

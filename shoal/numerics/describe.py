@@ -135,36 +135,34 @@ def describe(format: str | Format, cfg: int | None = None) -> Description:
     element = made.element if isinstance(made, BlockFormat) else made
     if not isinstance(element, FloatFormat):
         return Description(made, made.describe(), [], [])
-    values = value_table(element) if element.width <= MOST_VALUES else []
-    return Description(made, made.describe(), ends_table(element), values)
+    return Description(made, made.describe(), ends_table(element), value_table(element))
 
 
 def ends_table(format: FloatFormat) -> Lines:
     """Values in the two special exponent fields, as printed in the slides."""
-    top = (2**format.exponent - 1) << format.mantissa
-    lines: Lines = [("mantissa", "top exponent field", "exponent field 0")]
-    for t in _fields(format):
-        lines.append(
-            ("…",) * 3 if t is None else (_binary(t, format), number(format.decode(top + t)), number(format.decode(t)))
-        )
-    return lines
+    top, last = (2**format.exponent - 1) << format.mantissa, 2**format.mantissa - 1
+    lines = [
+        (_binary(t, format), number(format.decode(top + t)), number(format.decode(t)))
+        for t in (range(last + 1) if last < MOST_SHOWN else [*range(4), *range(last - 3, last + 1)])
+    ]
+    if last >= MOST_SHOWN:
+        lines.insert(4, ("…", "…", "…"))
+    return [("mantissa", "top exponent field", "exponent field 0"), *lines]
 
 
 def encodings_table(format: FloatFormat) -> Lines:
     """The slides' table 'Alternative encoding schemes' for any format: special fields in all six configurations."""
     lines: Lines = [("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6")]
-    decoded = {cfg: ends_table(operand_format(format, cfg)) for cfg in (1, 4, 5, 6)}
-    for basic, no_nan, normal, zero in list(zip(*decoded.values(), strict=True))[1:]:
+    decoded = [ends_table(operand_format(format, cfg))[1:] for cfg in (1, 4, 5, 6)]
+    for basic, no_nan, normal, zero in zip(*decoded, strict=True):
         lines.append((basic[0], basic[1], no_nan[1], basic[2], normal[2], zero[2]))
     return lines
 
 
 def value_table(format: FloatFormat) -> Lines:
-    """All positive codes: one line per exponent field, one column per mantissa field."""
+    """All positive codes of a narrow format: one line per exponent field, one column per mantissa field."""
     if format.width > MOST_VALUES:
-        raise UserError(
-            f"{format} has {2**format.width} codes; only formats of up to {MOST_VALUES} bits are shown in full."
-        )
+        return []
     fractions = range(2**format.mantissa)
     lines: Lines = [("exponent", *(_binary(t, format) for t in fractions))]
     for field in range(2**format.exponent):
@@ -181,14 +179,6 @@ def number(value: float) -> str:
         digits, exponent = f"{value:.2E}".split("E")
         return f"{digits}E{int(exponent)}"
     return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
-
-
-def _fields(format: FloatFormat) -> list[int | None]:
-    """The mantissa fields to show; None stands for omitted ones."""
-    last = 2**format.mantissa - 1
-    if last < MOST_SHOWN:
-        return list(range(last + 1))
-    return [*range(4), None, *range(last - 3, last + 1)]
 
 
 def _binary(field: int, format: FloatFormat) -> str:
