@@ -22,7 +22,7 @@ from shoal.classifiers.models import make_model
 from shoal.errors import Diverged, UserError, counted
 from shoal.networks import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
-from shoal.numerics.schemes.run import LayerCounts
+from shoal.numerics.schemes.training import LayerCounts
 from shoal.runs import lifecycle
 from shoal.runs.checkpoint import Arrays, Checkpoint
 from shoal.runs.folder import RunFolder, check_free

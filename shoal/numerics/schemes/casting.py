@@ -6,6 +6,7 @@ Weights are rounded when they are first read after a change, and that result ser
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ class SchemeCasts:
 
     def reader(self, kind: str, layer: str) -> Reader | None:
         """How operands of this kind are read; blocks of matrices are left to `product`."""
-        cast: Cast | None = getattr(self.scheme, kind)
+        cast = self._cast(kind)
         if cast is None:
             return None
         if cast.shares == "blocks":
@@ -116,35 +117,32 @@ class SchemeCasts:
 
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether a unit's operand format has all values of the role's cast."""
-        cast: Cast | None = getattr(self.scheme, kind)
+        cast = self._cast(kind)
         return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
 
     def in_blocks(self, kinds: tuple[str, str]) -> bool:
         """Whether an operand of these kinds has blocks."""
-        return any(self._blocks(kind) is not None for kind in kinds)
+        return any(cast is not None and cast.shares == "blocks" for cast in map(self._cast, kinds))
 
     def product(self, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor, through: Multiply) -> Tensor:
-        """`through(a, b)`; if an operand has blocks, as products of blocks."""
-        first, second = (self._blocks(kind) for kind in kinds)
-        if first is None and second is None:
-            return through(a, b)
+        """a times b as products of blocks, each `through` the unit."""
+        blocks = {kind: cast for kind in kinds if (cast := self._cast(kind)) is not None and cast.shares == "blocks"}
         of_a, of_b = (
-            None if cast is None else self._matrix_rounder(kind, cast, layer)
-            for kind, cast in zip(kinds, (first, second), strict=True)
+            partial(self._round_matrix, kind, blocks[kind], layer) if kind in blocks else None for kind in kinds
         )
-        runs = [cast.run for cast in (first, second) if cast is not None and cast.run is not None]
+        runs = [cast.run for cast in blocks.values() if cast.run is not None]
         return multiply_blocks(a, b, of_a, of_b, through, min(runs, default=None))
 
     def straight(self, role: str, name: str, x: Tensor) -> Tensor:
         """The input of a normalisation or the output of an activation function, rounded; gradients pass unchanged."""
-        cast: Cast | None = getattr(self.scheme, role)
+        cast = self._cast(role)
         if cast is None or x.dtype != torch.float32:
             return x
         return Straight.apply(x, lambda numbers: self.round(role, cast, name, numbers))
 
-    def _blocks(self, kind: str) -> Cast | None:
-        cast: Cast | None = getattr(self.scheme, kind)
-        return cast if cast is not None and cast.shares == "blocks" else None
+    def _cast(self, role: str) -> Cast | None:
+        cast: Cast | None = getattr(self.scheme, role)
+        return cast
 
     # ---- rounding --------------------------------------------------------------------------------------------------
 
@@ -153,7 +151,7 @@ class SchemeCasts:
         if cast.shares != "blocks":
             return times_power(*self._read(role, cast, layer, x))
         matrix = x.reshape(len(x), -1) if x.dim() > 1 else x.reshape(1, -1)
-        values, exponents = self._matrix_rounder(role, cast, layer)(matrix)
+        values, exponents = self._round_matrix(role, cast, layer, matrix)
         return scaled(values, exponents).reshape(x.shape)
 
     def _read(self, role: str, cast: Cast, layer: str, x: Tensor, previous: Tensor | None = None) -> Read:
@@ -172,17 +170,13 @@ class SchemeCasts:
         self._count(role, layer, x, rounded, cast.element.max * 2.0**exponent, cast.element.min * 2.0**exponent)
         return Read(times_power(rounded, -exponent), exponent)
 
-    def _matrix_rounder(self, role: str, cast: Cast, layer: str) -> Rounder:
-        """Rounds a matrix (…, R, C) in blocks: returns element values, and the exponent of each."""
-
-        def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-            assert isinstance(cast.format, BlockFormat)
-            exponents = shared_exponents(x, cast.format, FLOAT32)
-            values = scaled(self._quantized(cast, x), -exponents)
-            self._count(role, layer, scaled(x, -exponents), values, cast.element.max, cast.element.min)
-            return values, exponents
-
-        return rounded
+    def _round_matrix(self, role: str, cast: Cast, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A matrix (…, R, C) rounded in blocks: element values, and the exponent of each."""
+        assert isinstance(cast.format, BlockFormat)
+        exponents = shared_exponents(x, cast.format, FLOAT32)
+        values = scaled(self._quantized(cast, x), -exponents)
+        self._count(role, layer, scaled(x, -exponents), values, cast.element.max, cast.element.min)
+        return values, exponents
 
     def _quantized(self, cast: Cast, x: Tensor, previous: Tensor | None = None) -> Tensor:
         chance = cast.rounding == "stochastic"
@@ -251,10 +245,7 @@ def _as_special(operand: Scalar, cast: Cast) -> bool:
     """Whether the operand format has infinities and NaN if the cast's has them."""
     if not isinstance(cast.element, FloatFormat):
         return True
-    infinities, nans = (
-        isinstance(operand, FloatFormat) and operand.infinities,
-        isinstance(operand, FloatFormat) and operand.nans,
-    )
+    infinities, nans = (operand.infinities, operand.nans) if isinstance(operand, FloatFormat) else (False, False)
     return cast.element.infinities <= infinities and cast.element.nans <= nans
 
 
@@ -271,8 +262,10 @@ def multiply_blocks(
     """(…, M, K) × (…, K, N); an operand without a rounder has no powers of two. `run`: width of a block, None: all."""
     if not (a.numel() and b.numel()):
         return through(a, b)  # zeros, or nothing
-    first, powers_a = _rounded(a, round_a)
-    second, powers_b = _rounded(b.mT, round_b)  # (…, N, K)
+    (first, powers_a), (second, powers_b) = (
+        (x, torch.zeros_like(x, dtype=torch.int64)) if rounder is None else rounder(x.contiguous())
+        for x, rounder in ((a, round_a), (b.mT, round_b))  # (…, M, K) and (…, N, K)
+    )
     depth = a.shape[-1]
     if run is None or run >= depth:
         return scaled(through(first, second.mT), powers_a[..., :1] + powers_b[..., :1].mT)
@@ -289,10 +282,6 @@ def scaled(x: Tensor, exponents: Tensor) -> Tensor:
     if exponents.numel() and int(exponents.abs().max()) <= NORMAL:
         return x * ((exponents.to(torch.int32) + 127) << 23).view(torch.float32)
     return scale_by_powers(x.double(), exponents.to(torch.int64)).float()
-
-
-def _rounded(x: Tensor, rounder: Rounder | None) -> tuple[Tensor, Tensor]:
-    return (x, torch.zeros_like(x, dtype=torch.int64)) if rounder is None else rounder(x.contiguous())
 
 
 def _runs(x: Tensor, run: int) -> Tensor:
@@ -341,8 +330,8 @@ def count_events(x: Tensor, rounded: Tensor, highest: float, lowest: float) -> t
         return 0
 
     share_out(work, before.size, torch.get_num_threads() if before.size > ALONE else 1)
-    saturated, overflowed, underflowed = np.sum(totals, axis=0) if totals else (0, 0, 0)
-    return int(saturated), int(overflowed), int(underflowed)
+    saturated, overflowed, underflowed = map(sum, zip((0, 0, 0), *totals, strict=True))
+    return saturated, overflowed, underflowed
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -3,16 +3,15 @@
 `training.py` applies it to any PyTorch model and optimizer; Shoal's teams use it through their precision plug.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
+from shoal.numerics.emulation.coverage import NOTHING
 from shoal.numerics.emulation.emulate import Emulation
 from shoal.numerics.formats.types import FloatFormat
 from shoal.numerics.mac.matmul import MacStats
@@ -27,19 +26,6 @@ GRADIENTS = ("activation_gradients", "weight_gradients")
 """Its casts."""
 
 
-class LayerCounts(NamedTuple):
-    """Events of one layer in one role."""
-
-    layer: str
-    role: str
-    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
-    numbers: int
-    """MACs, or numbers that were rounded."""
-    saturated: int
-    overflowed: int
-    underflowed: int
-
-
 class SchemeRun:
     """One training in a scheme, for any number of losses."""
 
@@ -48,7 +34,7 @@ class SchemeRun:
         units = {role: None if (unit := getattr(scheme, role)) is None else lenient(unit) for role in UNITS}
         self.emulation = Emulation(units, strict, seed, stats)
         self.emulation.layer_units = {key: lenient(unit) for key, unit in scheme.layer_units().items()}
-        self.counts: Counts = self.emulation.counts
+        self.counts = self.emulation.counts
         self.casts = SchemeCasts(scheme, self.counts, seed, stats)
         self.emulation.casts = self.casts
         self._lost: dict[str, Tensor] = {}
@@ -90,13 +76,13 @@ class SchemeRun:
         """Round the gradients of the scaled loss and undo its scale, in place; False: skip this step."""
         scaler = self.scaler(name)
         scale = scaler.scale  # before it changes
-        finite = finite_loss and _all_finite(list(gradients.values()))
+        finite = finite_loss and _all_finite(gradients.values())
         cast = self.scheme.weight_gradients
         if cast is not None:  # it may hide what is not finite, or make it so
             for parameter, gradient in gradients.items():
                 layer = parameter.removesuffix(".weight")
                 gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
-            finite = finite and _all_finite(list(gradients.values()))
+            finite = finite and _all_finite(gradients.values())
         if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
         if scale != 1 and gradients:
@@ -157,18 +143,7 @@ class SchemeRun:
             shares.append(events / numbers if numbers else 0.0)
         return max(shares)
 
-    # ---- reports and state -----------------------------------------------------------------------------------------
-
-    def by_layer(self) -> list[LayerCounts]:
-        """Events by layer and role, in the order of their first occurrence."""
-        return [
-            LayerCounts(layer, role, n.macs, n.saturated, n.overflowed, n.underflowed)
-            for (layer, role), n in self.counts.by_layer.items()
-        ]
-
-    def coverage(self) -> Coverage:
-        """Which functions were emulated and which were not."""
-        return self.counts.coverage()
+    # ---- log and state ---------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
         """Numbers for the log: loss scales, skipped steps, MACs and their events so far."""
@@ -191,16 +166,12 @@ class SchemeRun:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        counts = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
-        self.counts.load_state(counts)
+        self.counts.load_state({name: value.tolist() for name, value in part_of(state, "mac.").items()})
         self._before = {}
         self.casts.load_state(state)
-        self._lost = {
-            name.removeprefix("lost."): value.clone() for name, value in state.items() if name.startswith("lost.")
-        }
-        for name, value in state.items():
-            if name.startswith("scaler."):
-                self.scaler(name.removeprefix("scaler.")).load_state(value.tolist())
+        self._lost = {name: value.clone() for name, value in part_of(state, "lost.").items()}
+        for name, value in part_of(state, "scaler.").items():
+            self.scaler(name).load_state(value.tolist())
 
 
 def lenient(unit: MacUnit) -> MacUnit:
@@ -215,7 +186,10 @@ def lenient(unit: MacUnit) -> MacUnit:
     return replace(unit, nan="infinity" if infinite else "zero")
 
 
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    if not tensors:
-        return True
-    return bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
+def _all_finite(tensors: Iterable[Tensor]) -> bool:
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries of a saved state whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from shoal.errors import UserError, whole_number
 from shoal.numerics.emulation.coverage import Coverage
 from shoal.numerics.schemes.loss_scale import LossScale, parse_loss_scale
-from shoal.numerics.schemes.run import LayerCounts, SchemeRun
+from shoal.numerics.schemes.run import SchemeRun, part_of
 from shoal.numerics.schemes.scheme import Scheme, parse_scheme
 
 
@@ -56,6 +57,19 @@ def low_precision(
     return LowPrecision(
         model, optimizer, SchemeRun(parse_scheme(scheme), rule, whole_number("seed", seed), strict, stats), steps
     )
+
+
+class LayerCounts(NamedTuple):
+    """Events of one layer in one role."""
+
+    layer: str
+    role: str
+    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
+    numbers: int
+    """MACs, or numbers that were rounded."""
+    saturated: int
+    overflowed: int
+    underflowed: int
 
 
 class LowPrecision:
@@ -204,12 +218,15 @@ class LowPrecision:
     # ---- reports and state -----------------------------------------------------------------------------------------
 
     def by_layer(self) -> list[LayerCounts]:
-        """What saturated, overflowed and underflowed, by layer and role."""
-        return self.run.by_layer()
+        """What saturated, overflowed and underflowed by layer and role, in the order of their first occurrence."""
+        return [
+            LayerCounts(layer, role, n.macs, n.saturated, n.overflowed, n.underflowed)
+            for (layer, role), n in self.run.counts.by_layer.items()
+        ]
 
     def coverage(self) -> Coverage:
         """Which functions were emulated and which were not, by role; as a string, a table."""
-        return self.run.coverage()
+        return self.run.counts.coverage()
 
     def metrics(self) -> dict[str, float]:
         """Numbers for a log: the loss scale, skipped steps, MACs and their events so far."""
@@ -227,9 +244,7 @@ class LowPrecision:
             raise UserError("This is not the state of a training in a scheme.")
         self.run.load_state(state)
         self._averaged = int(state["averaged"])
-        self._mean = {
-            name.removeprefix("mean."): value.clone() for name, value in state.items() if name.startswith("mean.")
-        }
+        self._mean = {name: value.clone() for name, value in part_of(state, "mean.").items()}
 
 
 def _first_averaged(scheme: Scheme, steps: int | None) -> int | None:
