@@ -39,21 +39,15 @@ class Comparison:
 
     def configs(self, folder: Path) -> list[ClassifierConfig]:
         """The settings of each run, with its folder; the baseline last."""
-        several, out = len(self.schemes) > 1, str(folder)
-        every = [
-            dataclasses.replace(
-                self.config, scheme=scheme, out=str(folder / run_name(number, scheme)) if several else out
-            )
-            for number, scheme in enumerate(self.schemes, 1)
-        ]
+        every = []
+        for number, scheme in enumerate(self.schemes, 1):
+            name = FLOAT32 if scheme == FLOAT32 else f"{number}-{file_name(scheme)[:80].strip('-')}"
+            out = folder / name if len(self.schemes) > 1 else folder
+            every.append(dataclasses.replace(self.config, scheme=scheme, out=str(out)))
         if self.config.baseline and not any(map(is_float32, self.schemes)):
-            out = str(folder / FLOAT32)
-            every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=out))
+            own = str(folder / FLOAT32)
+            every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=own))
         return every
-
-    def to_json(self) -> str:
-        """The text of schemes.json."""
-        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
 
 
 def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
@@ -63,11 +57,6 @@ def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
     if twice := [scheme for scheme, value in zip(schemes, parsed, strict=True) if parsed.count(value) > 1]:
         raise UserError(f"`schemes` names {twice[0]} twice.")
     return schemes
-
-
-def run_name(number: int, scheme: str) -> str:
-    """The folder of a scheme among several."""
-    return FLOAT32 if scheme == FLOAT32 else f"{number}-{file_name(scheme)[:80].strip('-')}"
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -136,7 +125,7 @@ def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
     with new_folder(config.out, f"{config.model}-{config.data}-{kind}seed{config.seed}") as folder:
         if several:
             _check_free(folder.path)
-            folder.write(SCHEMES, comparison.to_json())
+            folder.write(SCHEMES, json.dumps(disk.sealed(dataclasses.asdict(comparison)), indent=2) + "\n")
             try:
                 yield folder.path
             except Exception:

@@ -141,12 +141,10 @@ def _cifar_split(folder: Path, names: tuple[str, ...]) -> Split:
     records = []
     for name in names:
         path = folder / name
-        try:
+        with _damage(path):
+            if not path.exists():
+                raise UserError(f"'{folder}' has no file {name}; get it from {CIFAR_SOURCE}.")
             data = np.fromfile(path, np.uint8)
-        except FileNotFoundError:
-            raise UserError(f"'{folder}' has no file {name}; get it from {CIFAR_SOURCE}.") from None
-        except OSError as error:
-            raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
         if len(data) != CIFAR_RECORDS * CIFAR_BYTES:
             raise UserError(
                 f"'{path}' is damaged: it has {len(data):,} instead of {CIFAR_RECORDS * CIFAR_BYTES:,} bytes; get it "

@@ -37,7 +37,17 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     config = comparison.config
     title = f"{config.model} on {config.data}, {counted(config.epochs, 'epoch')}, seed {config.seed}"
     baseline = next((result for result in results if is_float32(result.scheme)), None)
-    table = Table.of(title, [_record(result, baseline) for result in results])
+    rows: list[dict[Column, Value]] = [
+        {
+            Column("scheme"): result.scheme,
+            **accuracies(result, baseline),
+            Column("best", format=".2%"): result.best_accuracy,
+            Column("test loss", format=".4f"): result.test_loss,
+            Column("loss scale", format=",g"): result.figures.get("scale"),
+            **counts(result),
+        }
+        for result in results
+    ]
     data = {
         "run": str(folder),
         "settings": {name: value for name, value in config.settings.items() if name != "scheme"},
@@ -45,18 +55,7 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
         "runs": [dataclasses.asdict(result) for result in results],
     }
     figure = run_figure(results[0], baseline, title) if len(comparison.schemes) == 1 else _figure(results, title)
-    return Result("mac train", title, [table], _findings(results, baseline), [figure], data)
-
-
-def _record(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
-    return {
-        Column("scheme"): result.scheme,
-        **accuracies(result, baseline),
-        Column("best", format=".2%"): result.best_accuracy,
-        Column("test loss", format=".4f"): result.test_loss,
-        Column("loss scale", format=",g"): result.figures.get("scale"),
-        **counts(result),
-    }
+    return Result("mac train", title, [Table.of(title, rows)], _findings(results, baseline), [figure], data)
 
 
 def accuracies(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:

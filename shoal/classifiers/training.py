@@ -158,11 +158,6 @@ class ClassifierTraining:
         return self.step // self.batches.per_epoch
 
     @property
-    def accuracy(self) -> float | None:
-        """On the test images, after the last finished epoch."""
-        return self.measured.get("accuracy")
-
-    @property
     def done(self) -> int:
         """Steps so far."""
         return self.step
@@ -193,8 +188,10 @@ class ClassifierTraining:
             try:
                 self._run(folder, log, interrupt)
             except Diverged as problem:
+                last_good = f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
                 sentence = (
-                    f"{str(problem).rstrip('.')}, at {self._place()}: training has diverged; {self._kept(folder)}."
+                    f"{str(problem).rstrip('.')}, at step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1}):"
+                    f" training has diverged; {last_good if self.saved else 'there is no checkpoint yet'}."
                 )
                 result = dataclasses.replace(self.result(folder.path), diverged=sentence)
                 raise TrainingDiverged(sentence, result) from None
@@ -268,14 +265,6 @@ class ClassifierTraining:
             for name, value in buffers.items():
                 value.copy_(before[name])
 
-    def _place(self) -> str:
-        return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"
-
-    def _kept(self, folder: RunFolder) -> str:
-        if not self.saved:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
-
     # ---- what is written -------------------------------------------------------------------------------------------
 
     def write_log(self, log: MetricsLog, measured: dict[str, float]) -> None:
@@ -303,7 +292,7 @@ class ClassifierTraining:
             scheme=self.config.scheme,
             epochs=self.epoch,
             steps=self.step,
-            accuracy=self.accuracy,
+            accuracy=self.measured.get("accuracy"),
             best_accuracy=self.best,
             test_loss=self.measured.get("test_loss"),
             train_loss=self.measured.get("train_loss"),
@@ -317,15 +306,13 @@ class ClassifierTraining:
     def save(self, folder: RunFolder, log: MetricsLog) -> None:
         """Save a checkpoint, named by its step."""
         log.sync()  # the checkpoint records the log's length
-        optimizer, settings = packed_optimizer(self.optimizer)
         parts: dict[str, Arrays] = {
             "weights": to_arrays(self.model.state_dict()),
-            "optimizer": to_arrays(optimizer),
+            "optimizer": to_arrays(optimizer_state(self.optimizer)),
             "precision": to_arrays(self.precision.state()),
             "random": to_arrays({"torch": torch.get_rng_state()}),
         }
         meta = {
-            "optimizer": settings,
             "measured": self.measured,
             "best": self.best,
             "epoch_loss": self.epoch_loss,
@@ -347,7 +334,7 @@ class ClassifierTraining:
         if meta["data"] != self.data.sha256:
             raise UserError(f"`data={self.config.data}` has changed since the run in '{folder.path}' was started.")
         self.model.load_state_dict(to_tensors(parts["weights"]))
-        load_optimizer(self.optimizer, to_tensors(parts["optimizer"]), meta["optimizer"])
+        load_optimizer(self.optimizer, to_tensors(parts["optimizer"]))
         self.precision.load_state(to_tensors(parts["precision"]))
         self._random = to_tensors(parts["random"])["torch"]
         self.step = self.saved = checkpoint.episode
@@ -375,28 +362,18 @@ def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Op
     return kind(model.parameters(), rate, weight_decay=decay)
 
 
-def packed_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """An optimizer's state: tensors named `parameter.key`, and plain values by parameter and key."""
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, dict[str, Any]] = {}
-    for number, entry in optimizer.state_dict()["state"].items():
-        values[str(number)] = {}
-        for key, value in entry.items():
-            if isinstance(value, Tensor):
-                tensors[f"{number}.{key}"] = value
-            else:
-                values[str(number)][key] = value
-    return tensors, values
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state, all of it tensors, as `parameter.key`."""
+    state = optimizer.state_dict()["state"]
+    return {f"{number}.{key}": value for number, entry in state.items() for key, value in entry.items()}
 
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
-) -> None:
-    """The inverse of `packed_optimizer`."""
-    state: dict[int, dict[str, Any]] = {int(number): dict(entry) for number, entry in values.items()}
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `optimizer_state`."""
+    state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
-        state[int(number)][key] = tensor
+        state.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
