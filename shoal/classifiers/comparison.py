@@ -18,7 +18,7 @@ from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
 from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData
 from shoal.classifiers.training import ClassifierResult, ClassifierTraining, TrainingDiverged, train_classifier
-from shoal.errors import UserError, counted
+from shoal.errors import UserError
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
 from shoal.runs import disk
@@ -96,8 +96,11 @@ def compare(
     results: list[ClassifierResult] = []
     with _folder(comparison, resume) as folder:
         for run_config in comparison.configs(folder):
+            own = Path(run_config.out or "")
+            finished = (own / RESULT).exists()
+            begun = finished or (own / CONFIG).exists()
             try:
-                results.append(_train(run_config, observer, data))
+                results.append(train_classifier(run_config, Observer() if finished else observer, begun, data))
             except TrainingDiverged as problem:
                 if single and run_config.scheme == comparison.schemes[0]:
                     raise
@@ -112,18 +115,15 @@ def compare(
 def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
     """The folder of all runs, locked if it is not a run itself."""
     config, several = comparison.config, len(comparison.schemes) > 1
-    if resume and config.out is None:
+    out = None if config.out is None else Path(config.out)
+    if resume and out is None:
         raise UserError("`resume` needs a run folder: set `out`.")
-    if config.out is not None and not (Path(config.out) / SCHEMES).exists() and (resume or not several):
-        yield Path(config.out)  # a run, which locks its folder
-        return
-    if resume:
-        with RunFolder(Path(config.out or "")) as folder:
+    if resume and out is not None and (out / SCHEMES).exists():
+        with RunFolder(out) as folder:
             yield folder.path
-        return
-    kind = f"{counted(len(comparison.schemes), 'scheme')}-" if several else ""
-    with new_folder(config.out, f"{config.model}-{config.data}-{kind}seed{config.seed}") as folder:
-        if several:
+    elif several and not resume:
+        name = f"{config.model}-{config.data}-{len(comparison.schemes)}-schemes-seed{config.seed}"
+        with new_folder(config.out, name) as folder:
             _check_free(folder.path)
             folder.write(SCHEMES, json.dumps(disk.sealed(dataclasses.asdict(comparison)), indent=2) + "\n")
             try:
@@ -132,19 +132,14 @@ def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
                 if not list(folder.path.glob(f"*/{CONFIG}")):  # not even one step was possible
                     folder.discard()
                 raise
-    if not several:
-        yield folder.path
+    else:
+        if out is None:
+            with new_folder(None, f"{config.model}-{config.data}-seed{config.seed}") as folder:
+                out = folder.path
+        yield out  # a run, which locks its folder
 
 
 def _check_free(folder: Path) -> None:
     check_free(folder)
     if (folder / SCHEMES).exists() or (folder / FLOAT32 / CONFIG).exists():
         raise UserError(f"'{folder}' already holds a run: resume it, or choose another `out`.")
-
-
-def _train(config: ClassifierConfig, observer: Observer, data: ImageData | None) -> ClassifierResult:
-    """Train, resume, or read what is finished."""
-    folder = Path(config.out or "")
-    finished = (folder / RESULT).exists()
-    begun = finished or (folder / CONFIG).exists()
-    return train_classifier(config, Observer() if finished else observer, resume=begun, data=data)

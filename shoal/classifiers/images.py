@@ -114,17 +114,14 @@ def _check_split(split: Split, where: str, what: str, classes: int) -> None:
     if images.ndim != 4:
         raise UserError(f"{where}: {what} images have {images.ndim} dimensions, but must have four: (n, C, H, W).")
     if images.dtype.kind == "f" and not np.isfinite(images).all():
-        raise UserError(f"{where}: {what} image {_first_bad(images)} has a pixel that is NaN or infinite.")
+        bad = next(number for number, image in enumerate(images) if not np.isfinite(image).all())
+        raise UserError(f"{where}: {what} image {bad} has a pixel that is NaN or infinite.")
     wrong = (split.labels < 0) | (split.labels >= classes)
     if wrong.any():
         at = int(wrong.argmax())
         raise UserError(
             f"{where}: {what} image {at} has the label {split.labels[at]}, but labels are from 0 to {classes - 1}."
         )
-
-
-def _first_bad(images: NDArray[Any]) -> int:
-    return next(number for number, image in enumerate(images) if not np.isfinite(image).all())
 
 
 def _some(split: Split, count: int | None, what: str) -> Split:

@@ -91,23 +91,17 @@ def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | 
                 f"{result.scheme}: {result.accuracy:.1%} of the test images are right, {abs(points):.1f} points "
                 f"{'fewer' if points < 0 else 'more'} than in float32 (one seed)."
             )
-        if (worst := _worst(result)) is not None:
-            layer, event, share = worst
+        shares = [
+            (layer[event] / layer["numbers"], layer, event)
+            for layer in result.layers for event in ("saturated", "overflowed") if layer["numbers"]
+        ]  # fmt: skip
+        share, layer, event = max(shares, key=lambda entry: entry[0], default=(0.0, {}, ""))
+        if share >= NOTICED:
             role = ROLES.get(layer["role"], layer["role"])
             findings.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
     if any(result.figures.get("mac/macs") for result in results):
         findings.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
     return findings
-
-
-def _worst(result: ClassifierResult) -> tuple[dict[str, Any], str, float] | None:
-    """The layer and role with the largest share of saturated or overflowed numbers, if that is noticeable."""
-    shares = [
-        (layer, event, layer[event] / layer["numbers"])
-        for layer in result.layers for event in ("saturated", "overflowed") if layer["numbers"]
-    ]  # fmt: skip
-    worst = max(shares, key=lambda entry: entry[2], default=None)
-    return worst if worst is not None and worst[2] >= NOTICED else None
 
 
 def run_figure(result: ClassifierResult, baseline: ClassifierResult | None, title: str) -> Figure:

@@ -393,18 +393,14 @@ def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> 
     """Set and return torch's threads, which emulated products use, too: as configured, or by the size of a step."""
     count = config.threads
     if count is None:
-        work = step_products(model, data, config.batch) * (1 if is_float32(config.scheme) else EMULATED)
-        count = max(1, min(usable_processors(), work // PRODUCTS_PER_THREAD))
+        was_training = model.training
+        model.eval()  # leaves batch-norm statistics alone
+        with FlopCounterMode(display=False) as counter:  # with gradients: attention's fast path would not be counted
+            model(torch.zeros(1, data.channels, data.side, data.side))
+        model.train(was_training)
+        products = 3 * config.batch * int(counter.get_total_flops()) // 2  # backward takes about twice as many
+        products *= 1 if is_float32(config.scheme) else EMULATED
+        count = max(1, min(usable_processors(), products // PRODUCTS_PER_THREAD))
     check_threads(count)
     set_torch_threads(count)
     return count
-
-
-def step_products(model: nn.Module, data: ImageData, batch: int) -> int:
-    """Multiplications of a step: forward, and about twice as many backward."""
-    was_training = model.training
-    model.eval()  # leaves batch-norm statistics alone
-    with FlopCounterMode(display=False) as counter:  # with gradients: attention's fast path would not be counted
-        model(torch.zeros(1, data.channels, data.side, data.side))
-    model.train(was_training)
-    return 3 * batch * int(counter.get_total_flops()) // 2

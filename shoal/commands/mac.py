@@ -184,7 +184,7 @@ def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result 
     with contextlib.ExitStack() as stack:
         out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
         trainings = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
-    signal = trainings[-1].result.signal
+    signal = trainings[-1].signal
     if signal is None:
         return training_result(trainings, config)
     say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
