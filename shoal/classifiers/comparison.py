@@ -1,4 +1,4 @@
-"""Several schemes side by side, and float32 of the same seed beside them: which runs there are, and in which folders.
+"""Several schemes side by side, and float32 of the same seed beside them: which runs there are, in which folders.
 
 runs/mac1/                one scheme: its run folder
   float32/                the baseline, a run folder of its own
@@ -21,6 +21,7 @@ from shoal.classifiers.training import ClassifierResult, ClassifierTraining, Tra
 from shoal.errors import UserError
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
+from shoal.numerics.mac.unit import parse_mac
 from shoal.runs import disk
 from shoal.runs.folder import CONFIG, RESULT, RunFolder, check_free, file_name, new_folder
 from shoal.runs.observer import Observer
@@ -109,6 +110,26 @@ def compare(
             if results[-1].signal is not None:
                 break
     return folder, results
+
+
+def train_units(
+    units: Sequence[str], config: ClassifierConfig, observer: Observer | None = None
+) -> list[ClassifierResult]:
+    """Train the same model through each unit, and in float32; in the folder `config.out`, where finished ones are kept.
+
+    A training that was stopped by a signal ends the list.
+    """
+    names = [str(parse_mac(unit)) for unit in units]
+    if not names:
+        raise UserError("A sweep needs at least one MAC unit, such as E5M2:5+Q8.13.")
+    schemes = (*dict.fromkeys(names), FLOAT32)
+    comparison = Comparison(dataclasses.replace(config, baseline=False).checked(), schemes)
+    resume = config.out is not None and (Path(config.out) / SCHEMES).exists()
+    if resume:
+        before = read_comparison(Path(str(config.out)))
+        if before.schemes != schemes or before.config.settings != comparison.config.settings:
+            raise UserError(f"'{config.out}' holds another sweep: choose another `out`.")
+    return compare(comparison, observer, resume)[1]
 
 
 @contextlib.contextmanager

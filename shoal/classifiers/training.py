@@ -37,6 +37,8 @@ EVALUATED_TOGETHER = 250
 """Test images per forward pass."""
 EMULATED = 20
 """An emulated multiplication counts as this many where the number of threads is chosen."""
+PROGRESS = ("measured", "best", "epoch_loss", "line_loss", "line_steps", "recent_loss")
+"""What a training has measured so far, as its checkpoints name it."""
 
 
 @dataclass(frozen=True)
@@ -312,13 +314,7 @@ class ClassifierTraining:
             "precision": to_arrays(self.precision.state()),
             "random": to_arrays({"torch": torch.get_rng_state()}),
         }
-        meta = {
-            "measured": self.measured,
-            "best": self.best,
-            "epoch_loss": self.epoch_loss,
-            "line_loss": self.line_loss,
-            "line_steps": self.line_steps,
-            "recent_loss": self.recent_loss,
+        meta = {name: getattr(self, name) for name in PROGRESS} | {
             "log": self.log_mark,
             "seconds": self.total_seconds(),
             "threads": self.threads,
@@ -338,8 +334,7 @@ class ClassifierTraining:
         self.precision.load_state(to_tensors(parts["precision"]))
         self._random = to_tensors(parts["random"])["torch"]
         self.step = self.saved = checkpoint.episode
-        self.measured, self.best = dict(meta["measured"]), meta["best"]
-        for name in ("epoch_loss", "line_loss", "line_steps", "recent_loss", "seconds"):
+        for name in (*PROGRESS, "seconds"):
             setattr(self, name, meta[name])
         self.log_mark = LogMark(*meta["log"])
 

@@ -178,8 +178,9 @@ def _training_config(command: Any) -> "ClassifierConfig | None":
 
 def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result | int":
     """The trainings through these units, or the signal that stopped them."""
+    from shoal.classifiers.comparison import train_units
     from shoal.classifiers.display import ClassifierDisplay
-    from shoal.classifiers.sweep import train_units, training_result
+    from shoal.classifiers.report import training_result
 
     with contextlib.ExitStack() as stack:
         out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
