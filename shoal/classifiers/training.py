@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.flop_counter import FlopCounterMode
 
-from shoal.classifiers.config import ClassifierConfig, is_float32
+from shoal.classifiers.config import DECAYS, ClassifierConfig, is_float32
 from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData, TrainingBatches, in_order
 from shoal.classifiers.models import make_model
@@ -135,15 +135,15 @@ class ClassifierTraining:
                 f"`batch` is {config.batch:,}, but there are only {counted(len(self.data.train), 'training image')}."
             )
         self.batches = TrainingBatches(self.data, config.batch, config.seed, config.augment)
-        self.steps = config.epochs * self.batches.per_epoch
+        self.total = config.epochs * self.batches.per_epoch
         shape = (self.data.channels, self.data.side)
         self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
         self.threads = use_threads(config, self.model, self.data)
         self.optimizer = make_optimizer(config, self.model)
         self.precision = low_precision(
-            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
+            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.total
         )
-        self.step = self.saved = 0
+        self.done = self.saved = 0  # steps so far, and at the last checkpoint
         self.seconds = 0.0  # before this process took over
         self._since = time.perf_counter()
         self.epoch_loss = self.line_loss = 0.0  # sums over the steps of this epoch, and since the last line
@@ -157,27 +157,17 @@ class ClassifierTraining:
     @property
     def epoch(self) -> int:
         """Finished epochs."""
-        return self.step // self.batches.per_epoch
-
-    @property
-    def done(self) -> int:
-        """Steps so far."""
-        return self.step
-
-    @property
-    def total(self) -> int:
-        """Steps in the end."""
-        return self.steps
+        return self.done // self.batches.per_epoch
 
     @property
     def started(self) -> bool:
         """Whether even one step was possible."""
-        return self.step > 0
+        return self.done > 0
 
     @property
     def complete(self) -> bool:
         """Whether all steps are done."""
-        return self.step == self.steps
+        return self.done == self.total
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -192,7 +182,7 @@ class ClassifierTraining:
             except Diverged as problem:
                 last_good = f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
                 sentence = (
-                    f"{str(problem).rstrip('.')}, at step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1}):"
+                    f"{str(problem).rstrip('.')}, at step {self.done + 1:,} of {self.total:,} (epoch {self.epoch + 1}):"
                     f" training has diverged; {last_good if self.saved else 'there is no checkpoint yet'}."
                 )
                 result = dataclasses.replace(self.result(folder.path), diverged=sentence)
@@ -203,13 +193,13 @@ class ClassifierTraining:
         every = self.config.checkpoint_every
         while not self.complete and interrupt.signal is None:
             self.take_step()
-            if self.step % self.batches.per_epoch == 0:
+            if self.done % self.batches.per_epoch == 0:
                 self.finish_epoch()
                 self.write_log(log, self.measured)
-            elif self.step % self.config.log_every == 0:
+            elif self.done % self.config.log_every == 0:
                 self.write_log(log, {})
             self._observer.advance(self)
-            if every and self.step % every == 0 and not self.complete:
+            if every and self.done % every == 0 and not self.complete:
                 self.save(folder, log)
 
     def close(self) -> None:
@@ -218,13 +208,13 @@ class ClassifierTraining:
     def take_step(self) -> None:
         """One update on one mini-batch."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.first_rate * rate(self.config.schedule, self.step / self.steps)
-        images, labels = self.batches[self.step]
+            group["lr"] = self.config.first_rate * rate(self.config.schedule, self.done / self.total)
+        images, labels = self.batches[self.done]
         self.model.train()
         with self.precision:
             loss = F.cross_entropy(self.model(images), labels)
         self.precision.step(loss)
-        self.step += 1
+        self.done += 1
         self.recent_loss = loss.item()
         self.epoch_loss += self.recent_loss
         self.line_loss += self.recent_loss
@@ -272,7 +262,7 @@ class ClassifierTraining:
     def write_log(self, log: MetricsLog, measured: dict[str, float]) -> None:
         """One line: the mean loss since the last one, loss scale and counts; accuracy at the end of an epoch."""
         passed = self.total_seconds()
-        line: dict[str, Any] = {"step": self.step, "epoch": self.step / self.batches.per_epoch}
+        line: dict[str, Any] = {"step": self.done, "epoch": self.done / self.batches.per_epoch}
         line |= {"loss": self.line_loss / self.line_steps, "learning_rate": self.optimizer.param_groups[0]["lr"]}
         log.add(line | measured | self.precision.metrics() | {"seconds": passed})
         self.log_mark = log.mark
@@ -293,7 +283,7 @@ class ClassifierTraining:
             finished=self.complete,
             scheme=self.config.scheme,
             epochs=self.epoch,
-            steps=self.step,
+            steps=self.done,
             accuracy=self.measured.get("accuracy"),
             best_accuracy=self.best,
             test_loss=self.measured.get("test_loss"),
@@ -321,8 +311,8 @@ class ClassifierTraining:
             "data": self.data.sha256,
             "settings": self.config.settings,
         }
-        folder.checkpoints.save(self.step, parts, meta)
-        self.saved = self.step
+        folder.checkpoints.save(self.done, parts, meta)
+        self.saved = self.done
 
     def load(self, checkpoint: Checkpoint, folder: RunFolder) -> None:
         """Continue from a checkpoint; the data must be the same."""
@@ -333,7 +323,7 @@ class ClassifierTraining:
         load_optimizer(self.optimizer, to_tensors(parts["optimizer"]))
         self.precision.load_state(to_tensors(parts["precision"]))
         self._random = to_tensors(parts["random"])["torch"]
-        self.step = self.saved = checkpoint.episode
+        self.done = self.saved = checkpoint.episode
         for name in (*PROGRESS, "seconds"):
             setattr(self, name, meta[name])
         self.log_mark = LogMark(*meta["log"])
@@ -350,7 +340,8 @@ def rate(schedule: str, done: float) -> float:
 
 def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of this name, as torch has it."""
-    rate, decay = config.first_rate, config.decay
+    rate, decay = config.first_rate, config.weight_decay
+    decay = DECAYS[config.optimizer] if decay is None else decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), rate, config.momentum, weight_decay=decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW

@@ -158,7 +158,13 @@ def mac_sweep(argv: list[str]) -> int:
         trained = _train_units(units, config)
         if isinstance(trained, int):
             return 128 + trained
-        result = _joined(trained, result)
+        result = dataclasses.replace(
+            trained,
+            tables=trained.tables + result.tables,
+            findings=[*dict.fromkeys(trained.findings + result.findings)],
+            figures=trained.figures + result.figures,
+            data=trained.data | result.data,
+        )
     give_result(result.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
     return 0
 
@@ -190,17 +196,6 @@ def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result 
         return training_result(trainings, config)
     say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
     return signal
-
-
-def _joined(first: "Result", second: "Result") -> "Result":
-    """Both in one result; the picture is that of the first."""
-    return dataclasses.replace(
-        first,
-        tables=first.tables + second.tables,
-        findings=list(dict.fromkeys(first.findings + second.findings)),
-        figures=first.figures + second.figures,
-        data=first.data | second.data,
-    )
 
 
 def mac_train(argv: list[str]) -> int:

@@ -25,10 +25,10 @@ class StopAt(Observer):
         self.scheme, self.step, self.begun = scheme, step, []
 
     def begin(self, training, folder):
-        self.begun.append((training.config.scheme, training.step))
+        self.begun.append((training.config.scheme, training.done))
 
     def advance(self, training):
-        if (training.config.scheme, training.step) == (self.scheme, self.step):
+        if (training.config.scheme, training.done) == (self.scheme, self.step):
             os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -32,8 +32,12 @@ class Convolution(Function):
         """(n, O, P, Q)."""
         (x, of_x), (kernel, of_kernel) = hidden(roles.read_x, x), hidden(roles.read_y, kernel)
         ctx.how, ctx.roles, ctx.exponents = (stride, edges, dilation, groups), roles, (of_x, of_kernel)
-        split, lengths = _split(kernel, groups), [sum(around) for around in edges]
-        whole = _surrounded(_grouped(x, groups), (1, 1), edges, [x.shape[2] + lengths[0], x.shape[3] + lengths[1]])
+        split, image = (
+            kernel.unflatten(0, (groups, -1)),
+            x.unflatten(1, (groups, -1)),
+        )  # (g, o, c, i, j), (n, g, c, h, w)
+        lengths = [length + sum(around) for length, around in zip(x.shape[2:], edges, strict=True)]
+        whole = _surrounded(image, (1, 1), edges, lengths)
         ctx.shape = x.shape
         ctx.save_for_backward(whole, kernel)
         seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
@@ -48,7 +52,7 @@ class Convolution(Function):
         (whole, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
         values, exponent = hidden(roles.read_gradient, gradient)
         powers = [exponent + other for other in ctx.exponents]
-        split, behind = _split(kernel, groups), _grouped(values, groups)
+        split, behind = kernel.unflatten(0, (groups, -1)), values.unflatten(1, (groups, -1))
         of_x = of_kernel = None
         if ctx.needs_input_grad[0]:
             # Zeros around the dilated gradient, so that the flipped kernel covers at h all outputs that input h
@@ -58,7 +62,9 @@ class Convolution(Function):
             lengths = [length + far for length, far in zip(ctx.shape[2:], reach, strict=True)]
             spread = _surrounded(behind, stride, before, lengths)
             seen, size = _windows(spread, kernel.shape[2:], (1, 1), dilation)
-            flipped = _flipped(strided(split, "gcoij"), size)  # c and o are swapped: the sum runs over the outputs
+            taps, _, strides = strided(split, "gcoij")  # c and o are swapped: the sum runs over the outputs
+            last = (size["i"] - 1) * strides["i"] + (size["j"] - 1) * strides["j"]
+            flipped = taps, last, strides | {"i": -strides["i"], "j": -strides["j"]}
             size |= {"o": split.shape[2]}
             z = hidden(contract_axes, roles.x, seen, flipped, size, "gcoij", OUTPUT, "windows")
             of_x = times_power(z, powers[1]).reshape(ctx.shape)
@@ -83,16 +89,6 @@ def edges_of(padding: Any, kernel: Sequence[int], stride: Pair, dilation: Pair) 
         raise UserError(f"Unknown padding '{padding}'; choose 'same', 'valid' or numbers.")
     rows, columns = padding
     return (rows, rows), (columns, columns)
-
-
-def _grouped(x: Tensor, groups: int) -> Tensor:
-    """(n, g, C/g, H, W)."""
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-
-
-def _split(kernel: Tensor, groups: int) -> Tensor:
-    """(g, O/g, C/g, I, J)."""
-    return kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
 
 
 def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequence[int]) -> Tensor:
@@ -124,10 +120,3 @@ def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair)
     sizes = (*whole.shape[:3], *kernel, *made)
     axes = "ngcijpq"
     return (whole.reshape(-1), 0, dict(zip(axes, strides, strict=True))), dict(zip(axes, sizes, strict=True))
-
-
-def _flipped(kernel: Strided, size: dict[str, int]) -> Strided:
-    """The kernel with its rows and columns from last to first."""
-    numbers, first, strides = kernel
-    last = first + (size["i"] - 1) * strides["i"] + (size["j"] - 1) * strides["j"]
-    return numbers, last, strides | {"i": -strides["i"], "j": -strides["j"]}

@@ -3,7 +3,7 @@
 `training.py` applies it to any PyTorch model and optimizer; Shoal's teams use it through their precision plug.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -76,13 +76,13 @@ class SchemeRun:
         """Round the gradients of the scaled loss and undo its scale, in place; False: skip this step."""
         scaler = self.scaler(name)
         scale = scaler.scale  # before it changes
-        finite = finite_loss and _all_finite(gradients.values())
+        finite = finite_loss and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
         cast = self.scheme.weight_gradients
         if cast is not None:  # it may hide what is not finite, or make it so
             for parameter, gradient in gradients.items():
                 layer = parameter.removesuffix(".weight")
                 gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
-            finite = finite and _all_finite(gradients.values())
+            finite = finite and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
         if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
         if scale != 1 and gradients:
@@ -184,10 +184,6 @@ def lenient(unit: MacUnit) -> MacUnit:
     lacking = [format for format in unit.multiplier.formats if not (isinstance(format, FloatFormat) and format.nans)]
     infinite = all(isinstance(format, FloatFormat) and format.infinities for format in lacking)
     return replace(unit, nan="infinity" if infinite else "zero")
-
-
-def _all_finite(tensors: Iterable[Tensor]) -> bool:
-    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
