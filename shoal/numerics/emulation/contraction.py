@@ -40,42 +40,39 @@ class Roles(NamedTuple):
     x: Multiply
     """For the gradient of X."""
     y: Multiply
-    read_x: Reader = Read
-    read_y: Reader = Read
-    read_gradient: Reader = Read
+    read_x: Reader
+    read_y: Reader
+    read_gradient: Reader
 
 
-def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int = 0) -> Tensor:
+def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int) -> Tensor:
     """X·Y·2^exponent as a product of matrices, which are read where they are."""
-    size = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
-    return times_power(contract_axes(multiply, strided(x, xs), strided(y, ys), size, xs, zs), exponent)
+    return times_power(contract_axes(multiply, strided(x, xs), strided(y, ys), xs, zs), exponent)
 
 
-Strided = tuple[Tensor, int, dict[str, int]]
-"""Flat memory, the place of the first number in it, and the stride of each letter."""
+Strided = tuple[Tensor, int, dict[str, tuple[int, int]]]
+"""Flat memory, the place of the first number in it, and the length and stride of each letter."""
 
 
 def strided(x: Tensor, axes: str) -> Strided:
     """x, copied if its memory has gaps, or numbers that are not its own."""
     x = x.detach().resolve_neg()
     x = x if flat(x).numel() == x.numel() else x.contiguous()
-    return flat(x), 0, dict(zip(axes, x.stride(), strict=True))
+    return flat(x), 0, dict(zip(axes, zip(x.shape, x.stride(), strict=True), strict=True))
 
 
-def contract_axes(
-    multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str, copies: str = "lines"
-) -> Tensor:
+def contract_axes(multiply: Multiply, x: Strided, y: Strided, order: str, zs: str, copies: str = "lines") -> Tensor:
     """X·Y with any strides; the sum runs over its letters in this order. `copies`: how X is copied if it must be."""
     of_x, of_y = x[2], y[2]
     batch = [axis for axis in zs if axis in of_x and axis in of_y]
     rows = [axis for axis in zs if axis not in of_y]
     columns = [axis for axis in zs if axis not in of_x]
     inner = [axis for axis in order if axis in of_x and axis in of_y and axis not in zs]
-    shape = [size[axis] for axis in zs]
-    of_z = {axis: prod(shape[n + 1 :]) for n, axis in enumerate(zs)}  # contiguous
+    shape = [(of_x | of_y)[axis][0] for axis in zs]
+    of_z = {axis: (shape[n], prod(shape[n + 1 :])) for n, axis in enumerate(zs)}  # contiguous
 
-    def axes(letters: list[str], strides: dict[str, int]) -> Axes:
-        return tuple((size[axis], strides[axis]) for axis in letters)
+    def axes(letters: list[str], of: dict[str, tuple[int, int]]) -> Axes:
+        return tuple(of[axis] for axis in letters)
 
     first = Operand(x[0], axes(batch, of_x), axes(rows, of_x), axes(inner, of_x), x[1], copies)
     second = Operand(y[0], axes(batch, of_y), axes(columns, of_y), axes(inner, of_y), y[1], "steps")

@@ -32,17 +32,13 @@ class Convolution(Function):
         """(n, O, P, Q)."""
         (x, of_x), (kernel, of_kernel) = hidden(roles.read_x, x), hidden(roles.read_y, kernel)
         ctx.how, ctx.roles, ctx.exponents = (stride, edges, dilation, groups), roles, (of_x, of_kernel)
-        split, image = (
-            kernel.unflatten(0, (groups, -1)),
-            x.unflatten(1, (groups, -1)),
-        )  # (g, o, c, i, j), (n, g, c, h, w)
+        split, image = kernel.unflatten(0, (groups, -1)), x.unflatten(1, (groups, -1))
         lengths = [length + sum(around) for length, around in zip(x.shape[2:], edges, strict=True)]
         whole = _surrounded(image, (1, 1), edges, lengths)
         ctx.shape = x.shape
         ctx.save_for_backward(whole, kernel)
-        seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
-        taps, size = strided(split, KERNEL), size | {"o": split.shape[1]}
-        z = hidden(contract_axes, roles.forward, seen, taps, size, KERNEL, OUTPUT, "windows")
+        seen = _windows(whole, kernel.shape[2:], stride, dilation)
+        z = hidden(contract_axes, roles.forward, seen, strided(split, KERNEL), KERNEL, OUTPUT, "windows")
         return times_power(z, of_x + of_kernel).flatten(1, 2)
 
     @staticmethod
@@ -61,17 +57,15 @@ class Convolution(Function):
             before = [(far - around[0], 0) for far, around in zip(reach, edges, strict=True)]
             lengths = [length + far for length, far in zip(ctx.shape[2:], reach, strict=True)]
             spread = _surrounded(behind, stride, before, lengths)
-            seen, size = _windows(spread, kernel.shape[2:], (1, 1), dilation)
-            taps, _, strides = strided(split, "gcoij")  # c and o are swapped: the sum runs over the outputs
-            last = (size["i"] - 1) * strides["i"] + (size["j"] - 1) * strides["j"]
-            flipped = taps, last, strides | {"i": -strides["i"], "j": -strides["j"]}
-            size |= {"o": split.shape[2]}
-            z = hidden(contract_axes, roles.x, seen, flipped, size, "gcoij", OUTPUT, "windows")
+            seen = _windows(spread, kernel.shape[2:], (1, 1), dilation)
+            numbers, _, axes = strided(split, "gcoij")  # c and o are swapped: the sum runs over the outputs
+            last = sum((length - 1) * step for length, step in (axes["i"], axes["j"]))
+            flipped = numbers, last, axes | {axis: (axes[axis][0], -axes[axis][1]) for axis in "ij"}
+            z = hidden(contract_axes, roles.x, seen, flipped, "gcoij", OUTPUT, "windows")
             of_x = times_power(z, powers[1]).reshape(ctx.shape)
         if ctx.needs_input_grad[1]:
-            seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
-            outer, size = strided(behind, OUTPUT), size | {"o": split.shape[1]}
-            z = hidden(contract_axes, roles.y, seen, outer, size, WINDOWS, KERNEL, "windows by steps")
+            seen = _windows(whole, kernel.shape[2:], stride, dilation)
+            z = hidden(contract_axes, roles.y, seen, strided(behind, OUTPUT), WINDOWS, KERNEL, "windows by steps")
             of_kernel = times_power(z, powers[0]).reshape(kernel.shape)
         return of_x, of_kernel, None, None, None, None, None
 
@@ -105,8 +99,8 @@ def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequenc
     return whole
 
 
-def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Strided, dict[str, int]]:
-    """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image, and the axes' lengths."""
+def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> Strided:
+    """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image."""
     lengths = whole.shape[3:]
     spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
     if spans[0] > lengths[0] or spans[1] > lengths[1]:
@@ -118,5 +112,4 @@ def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair)
     n, g, c, h, w = whole.stride()
     strides = (n, g, c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1])
     sizes = (*whole.shape[:3], *kernel, *made)
-    axes = "ngcijpq"
-    return (whole.reshape(-1), 0, dict(zip(axes, strides, strict=True))), dict(zip(axes, sizes, strict=True))
+    return whole.reshape(-1), 0, dict(zip("ngcijpq", zip(sizes, strides, strict=True), strict=True))
