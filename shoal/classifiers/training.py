@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,7 @@ def train_classifier(
     """
     observer = observer or Observer()
 
-    def build(config: ClassifierConfig) -> "ClassifierTraining":
-        return ClassifierTraining(config, data, observer)
-
+    build = partial(ClassifierTraining, data=data, observer=observer)
     if resume:
         asked = config.asked()
         with lifecycle.reopened(ClassifierConfig, config.out, asked) as (folder, stored):

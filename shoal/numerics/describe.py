@@ -54,12 +54,10 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
     if cfg is not None:
         raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit `cfg`.")
     unit = parse_mac(name)
-    formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
-    operands = [describe(format) for format in dict.fromkeys(formats)]
-    properties = unit_properties(unit)
-    tables = [Table.of_texts(str(unit), [("property", "value"), *properties])]
-    for operand in operands:
-        tables += _tables(operand, with_encodings=False)
+    properties, formats = unit_properties(unit), dict.fromkeys([*unit.multiplier.formats])
+    operands = [describe(format) for format in formats]
+    own = Table.of_texts(str(unit), [("property", "value"), *properties])
+    tables = [own, *(table for operand in operands for table in _tables(operand, with_encodings=False))]
     as_json = {"unit": str(unit), "properties": dict(properties), "operands": [description_json(o) for o in operands]}
     return Result("mac describe", str(unit), tables, data=as_json)
 
@@ -70,10 +68,11 @@ def unit_properties(unit: MacUnit) -> list[Row]:
     product, fixed = multiplier.product, isinstance(sums, FixedFormat)
     rounded = multiplier.encoding.rounded_output if isinstance(multiplier, FloatMultiplier) else multiplier.rounded
     how = f"rounded ({multiplier.product_rounding})" if rounded else "exact"
-    rows = [("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats))))]
-    if isinstance(multiplier, FloatMultiplier):
-        rows.append(("configuration", f"CFG-{multiplier.cfg}: {multiplier.encoding.change}"))
-    rows += [
+    cfg = f"CFG-{multiplier.cfg}: {multiplier.encoding.change}" if isinstance(multiplier, FloatMultiplier) else ""
+    added = "the product before it is added" + ("" if fixed else ", then the sum")
+    return [
+        ("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats)))),
+        *([("configuration", cfg)] if cfg else []),
         ("product", f"{product!r}, {how}"),
         ("largest product", number(product.max)),
         ("smallest product", number(product.min_positive)),
@@ -82,13 +81,9 @@ def unit_properties(unit: MacUnit) -> list[Row]:
         ("smallest sum above zero", number(sums.min_positive)),
         ("order of the sum", unit.order),
         ("rounding", unit.rounding + (f", {unit.random_bits} random bits" if unit.rounding == "stochastic" else "")),
-        (
-            "rounded",
-            "the sum" if unit.fused else "the product before it is added" + ("" if fixed else ", then the sum"),
-        ),
+        ("rounded", "the sum" if unit.fused else added),
         ("beyond the largest sum", unit.overflow),
     ]
-    return rows
 
 
 def description_json(description: Description) -> dict[str, Any]:
@@ -111,8 +106,7 @@ def description_json(description: Description) -> dict[str, Any]:
 
 def _tables(description: Description, with_encodings: bool) -> list[Table]:
     """The tables of a format; for a plain EeMm including its special fields in all six configurations."""
-    name = str(description.format)
-    encodings: Lines = []
+    name, encodings = str(description.format), Lines()
     if with_encodings:
         with suppress(UserError):  # fp64, E4M3FN, Q8.13: these configurations do not decode them
             encodings = encodings_table(description.format)  # type: ignore[arg-type]
@@ -152,11 +146,11 @@ def ends_table(format: FloatFormat) -> Lines:
 
 def encodings_table(format: FloatFormat) -> Lines:
     """The slides' table 'Alternative encoding schemes' for any format: special fields in all six configurations."""
-    lines: Lines = [("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6")]
-    decoded = [ends_table(operand_format(format, cfg))[1:] for cfg in (1, 4, 5, 6)]
-    for basic, no_nan, normal, zero in zip(*decoded, strict=True):
-        lines.append((basic[0], basic[1], no_nan[1], basic[2], normal[2], zero[2]))
-    return lines
+    decoded = zip(*(ends_table(operand_format(format, cfg))[1:] for cfg in (1, 4, 5, 6)), strict=True)
+    return [
+        ("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6"),
+        *((one[0], one[1], four[1], one[2], five[2], six[2]) for one, four, five, six in decoded),
+    ]
 
 
 def value_table(format: FloatFormat) -> Lines:

@@ -20,11 +20,6 @@ from shoal.numerics.schemes.casting import SchemeCasts
 from shoal.numerics.schemes.loss_scale import LossScale, Scaler
 from shoal.numerics.schemes.scheme import UNITS, Scheme
 
-BACKWARD = ("grad_input", "grad_weight")
-"""Products of the backward pass."""
-GRADIENTS = ("activation_gradients", "weight_gradients")
-"""Its casts."""
-
 
 class SchemeRun:
     """One training in a scheme, for any number of losses."""
@@ -125,9 +120,9 @@ class SchemeRun:
 
     def _backward_counts(self) -> dict[str, MacStats]:
         """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""
-        casts = {role: getattr(self.scheme, role) for role in GRADIENTS}
+        casts = {role: getattr(self.scheme, role) for role in ("activation_gradients", "weight_gradients")}
         limited = [role for role, cast in casts.items() if cast is None or not (cast.shares or cast.squeeze)]
-        sums = dict.fromkeys((*BACKWARD, *limited), NOTHING)
+        sums = dict.fromkeys(("grad_input", "grad_weight", *limited), NOTHING)
         for (_, role), happened in self.counts.by_layer.items():
             if role in sums:
                 sums[role] += happened
@@ -152,8 +147,7 @@ class SchemeRun:
             suffix = f"/{name}" if name else ""
             metrics |= {f"scale{suffix}": scaler.scale, f"skipped{suffix}": scaler.skipped}
         total = sum(self.counts.by_role.values(), NOTHING)
-        names = ("macs", "saturated", "overflowed", "underflowed")
-        return metrics | {f"mac/{name}": getattr(total, name) for name in names}
+        return metrics | {f"mac/{name}": count for name, count in vars(total).items()}
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides weights and optimizer."""

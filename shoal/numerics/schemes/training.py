@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import astuple
 from types import TracebackType
 from typing import NamedTuple
 
@@ -219,10 +220,8 @@ class LowPrecision:
 
     def by_layer(self) -> list[LayerCounts]:
         """What saturated, overflowed and underflowed by layer and role, in the order of their first occurrence."""
-        return [
-            LayerCounts(layer, role, n.macs, n.saturated, n.overflowed, n.underflowed)
-            for (layer, role), n in self.run.counts.by_layer.items()
-        ]
+        counted = self.run.counts.by_layer.items()
+        return [LayerCounts(layer, role, *astuple(happened)) for (layer, role), happened in counted]
 
     def coverage(self) -> Coverage:
         """Which functions were emulated and which were not, by role; as a string, a table."""
