@@ -193,7 +193,9 @@ class ClassifierTraining:
         while not self.complete and interrupt.signal is None:
             self.take_step()
             if self.done % self.batches.per_epoch == 0:
-                self.finish_epoch()
+                self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
+                self.best = max(self.measured["accuracy"], self.best or 0.0)
+                self.epoch_loss = 0.0
                 self.write_log(log, self.measured)
             elif self.done % self.config.log_every == 0:
                 self.write_log(log, {})
@@ -218,12 +220,6 @@ class ClassifierTraining:
         self.epoch_loss += self.recent_loss
         self.line_loss += self.recent_loss
         self.line_steps += 1
-
-    def finish_epoch(self) -> None:
-        """Measure the accuracy on the test images."""
-        self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
-        self.epoch_loss = 0.0
-        self.best = max(self.measured["accuracy"], -1.0 if self.best is None else self.best)
 
     def evaluate(self) -> dict[str, float]:
         """Accuracy and mean loss on the test images, in the scheme; it leaves no trace in the training.

@@ -179,7 +179,8 @@ class Emulation:
         if unit is None:
             happened = None if self.casts is None else MacStats(macs, 0, 0, 0)
             self.counts.add(op, role, macs, happened, layer)
-            product = plain_product(a.matrices(), b.matrices().mT)
+            x, y = a.matrices().contiguous(), b.matrices().mT.contiguous()  # in other layouts the last bit may differ
+            product = torch.mm(x[0], y[0])[None] if len(x) == len(y) == 1 else torch.matmul(x, y)
             return product.reshape(-1) if place is None else placed(product, place)
         chosen = keys(self.seed, self.counts.next_call(), 0)
         if not done:
@@ -310,13 +311,6 @@ def _unit(unit: EmulatedUnit) -> MacUnit | None:
     if unit is not None and not isinstance(unit, MacUnit):
         raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
     return unit
-
-
-def plain_product(a: Tensor, b: Tensor) -> Tensor:
-    """Torch's float32 product of (n, M, K) and (n, K, N), in one layout: others may differ in the last bit."""
-    if len(a) == len(b) == 1:
-        return torch.mm(a[0].contiguous(), b[0].contiguous())[None]
-    return torch.matmul(a.contiguous(), b.contiguous())
 
 
 @lru_cache(maxsize=64)

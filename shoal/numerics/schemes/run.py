@@ -43,7 +43,7 @@ class SchemeRun:
         layers = {name.removesuffix(".weight") for name in parameters}
         if unknown := [layer for layer, _ in self.emulation.layer_units if layer not in layers]:
             raise UserError(f"The scheme has an accumulator for '{unknown[0]}', but the model has no such layer.")
-        self.casts.know(parameters.items())
+        self.casts.know(parameters)
         if self.scheme.master is not None:
             with torch.no_grad():
                 for name, parameter in updated.items():
@@ -72,11 +72,9 @@ class SchemeRun:
         scaler = self.scaler(name)
         scale = scaler.scale  # before it changes
         finite = finite_loss and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
-        cast = self.scheme.weight_gradients
-        if cast is not None:  # it may hide what is not finite, or make it so
+        if self.scheme.weight_gradients is not None:  # it may hide what is not finite, or make it so
             for parameter, gradient in gradients.items():
-                layer = parameter.removesuffix(".weight")
-                gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
+                gradient.copy_(self.casts.round("weight_gradients", parameter.removesuffix(".weight"), gradient))
             finite = finite and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
         if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
@@ -99,7 +97,7 @@ class SchemeRun:
                 parameter.copy_(new)
         if scheme.state is not None:
             for tensor in state():
-                tensor.copy_(self.casts.round("state", scheme.state, "optimizer", tensor))
+                tensor.copy_(self.casts.round("state", "optimizer", tensor))
         self.casts.forget_weights()
 
     def _compensated(self, name: str, old: Tensor, parameter: Tensor) -> Tensor:
@@ -115,8 +113,7 @@ class SchemeRun:
 
     def _kept(self, name: str, x: Tensor) -> Tensor:
         """x in the master's format."""
-        assert self.scheme.master is not None
-        return self.casts.round("master", self.scheme.master, name.removesuffix(".weight"), x)
+        return self.casts.round("master", name.removesuffix(".weight"), x)
 
     def _backward_counts(self) -> dict[str, MacStats]:
         """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""

@@ -1,7 +1,7 @@
 """`low_precision`: an unmodified PyTorch model and its optimizer, trained in a scheme."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import astuple
 from types import TracebackType
 from typing import NamedTuple
@@ -91,7 +91,6 @@ class LowPrecision:
         self._average_from = _first_averaged(run.scheme, steps)
         self._mean: dict[str, Tensor] = {}
         self._averaged = 0
-        self._contexts: list[AbstractContextManager[object]] = []
         self._entered = run.scheme.is_plain
         run.begin(self._parameters, self._updated)
 
@@ -116,14 +115,13 @@ class LowPrecision:
         return self.run.scaler("").skipped
 
     def __enter__(self) -> "LowPrecision":
-        context = self.run.context()
-        context.__enter__()
-        self._contexts.append(context)
+        self.run.context().__enter__()
         self._entered = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._contexts.pop().__exit__(kind, error, at)
+        if not self.scheme.is_plain:
+            self.run.emulation.__exit__(kind, error, at)
 
     def step(self, loss: Tensor) -> bool:
         """Gradients of the loss, then one step of the optimizer; False if the step overflowed and was skipped."""
