@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,9 @@ def train_classifier(
     """
     observer = observer or Observer()
 
-    build = partial(ClassifierTraining, data=data, observer=observer)
+    def build(config: ClassifierConfig) -> "ClassifierTraining":
+        return ClassifierTraining(config, data, observer)
+
     if resume:
         asked = config.asked()
         with lifecycle.reopened(ClassifierConfig, config.out, asked) as (folder, stored):
