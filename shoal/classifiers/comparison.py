@@ -1,4 +1,4 @@
-"""Several schemes side by side, and float32 of the same seed beside them: which runs there are, and in which folders.
+"""Several schemes side by side, and float32 of the same seed beside them: which runs there are, in which folders.
 
 runs/mac1/                one scheme: its run folder
   float32/                the baseline, a run folder of its own
@@ -18,9 +18,10 @@ from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
 from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData
 from shoal.classifiers.training import ClassifierResult, ClassifierTraining, TrainingDiverged, train_classifier
-from shoal.errors import UserError, counted
+from shoal.errors import UserError
 from shoal.numerics import parse_scheme
 from shoal.numerics.formats.notation import split_list
+from shoal.numerics.mac.unit import parse_mac
 from shoal.runs import disk
 from shoal.runs.folder import CONFIG, RESULT, RunFolder, check_free, file_name, new_folder
 from shoal.runs.observer import Observer
@@ -39,21 +40,15 @@ class Comparison:
 
     def configs(self, folder: Path) -> list[ClassifierConfig]:
         """The settings of each run, with its folder; the baseline last."""
-        several, out = len(self.schemes) > 1, str(folder)
-        every = [
-            dataclasses.replace(
-                self.config, scheme=scheme, out=str(folder / run_name(number, scheme)) if several else out
-            )
-            for number, scheme in enumerate(self.schemes, 1)
-        ]
+        every = []
+        for number, scheme in enumerate(self.schemes, 1):
+            name = FLOAT32 if scheme == FLOAT32 else f"{number}-{file_name(scheme)[:80].strip('-')}"
+            out = folder / name if len(self.schemes) > 1 else folder
+            every.append(dataclasses.replace(self.config, scheme=scheme, out=str(out)))
         if self.config.baseline and not any(map(is_float32, self.schemes)):
-            out = str(folder / FLOAT32)
-            every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=out))
+            own = str(folder / FLOAT32)
+            every.append(dataclasses.replace(self.config, scheme=FLOAT32, loss_scale="none", baseline=False, out=own))
         return every
-
-    def to_json(self) -> str:
-        """The text of schemes.json."""
-        return json.dumps(disk.sealed(dataclasses.asdict(self)), indent=2) + "\n"
 
 
 def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
@@ -63,11 +58,6 @@ def split_schemes(words: Sequence[str]) -> tuple[str, ...]:
     if twice := [scheme for scheme, value in zip(schemes, parsed, strict=True) if parsed.count(value) > 1]:
         raise UserError(f"`schemes` names {twice[0]} twice.")
     return schemes
-
-
-def run_name(number: int, scheme: str) -> str:
-    """The folder of a scheme among several."""
-    return FLOAT32 if scheme == FLOAT32 else f"{number}-{file_name(scheme)[:80].strip('-')}"
 
 
 def read_comparison(folder: Path) -> Comparison:
@@ -107,8 +97,11 @@ def compare(
     results: list[ClassifierResult] = []
     with _folder(comparison, resume) as folder:
         for run_config in comparison.configs(folder):
+            own = Path(run_config.out or "")
+            finished = (own / RESULT).exists()
+            begun = finished or (own / CONFIG).exists()
             try:
-                results.append(_train(run_config, observer, data))
+                results.append(train_classifier(run_config, Observer() if finished else observer, begun, data))
             except TrainingDiverged as problem:
                 if single and run_config.scheme == comparison.schemes[0]:
                     raise
@@ -119,43 +112,55 @@ def compare(
     return folder, results
 
 
+def train_units(
+    units: Sequence[str], config: ClassifierConfig, observer: Observer | None = None
+) -> list[ClassifierResult]:
+    """Train the same model through each unit, and in float32; in the folder `config.out`, where finished ones are kept.
+
+    A training that was stopped by a signal ends the list.
+    """
+    names = [str(parse_mac(unit)) for unit in units]
+    if not names:
+        raise UserError("A sweep needs at least one MAC unit, such as E5M2:5+Q8.13.")
+    schemes = (*dict.fromkeys(names), FLOAT32)
+    comparison = Comparison(dataclasses.replace(config, baseline=False).checked(), schemes)
+    resume = config.out is not None and (Path(config.out) / SCHEMES).exists()
+    if resume:
+        before = read_comparison(Path(str(config.out)))
+        if before.schemes != schemes or before.config.settings != comparison.config.settings:
+            raise UserError(f"'{config.out}' holds another sweep: choose another `out`.")
+    return compare(comparison, observer, resume)[1]
+
+
 @contextlib.contextmanager
 def _folder(comparison: Comparison, resume: bool) -> Iterator[Path]:
     """The folder of all runs, locked if it is not a run itself."""
     config, several = comparison.config, len(comparison.schemes) > 1
-    if resume and config.out is None:
+    out = None if config.out is None else Path(config.out)
+    if resume and out is None:
         raise UserError("`resume` needs a run folder: set `out`.")
-    if config.out is not None and not (Path(config.out) / SCHEMES).exists() and (resume or not several):
-        yield Path(config.out)  # a run, which locks its folder
-        return
-    if resume:
-        with RunFolder(Path(config.out or "")) as folder:
+    if resume and out is not None and (out / SCHEMES).exists():
+        with RunFolder(out) as folder:
             yield folder.path
-        return
-    kind = f"{counted(len(comparison.schemes), 'scheme')}-" if several else ""
-    with new_folder(config.out, f"{config.model}-{config.data}-{kind}seed{config.seed}") as folder:
-        if several:
+    elif several and not resume:
+        name = f"{config.model}-{config.data}-{len(comparison.schemes)}-schemes-seed{config.seed}"
+        with new_folder(config.out, name) as folder:
             _check_free(folder.path)
-            folder.write(SCHEMES, comparison.to_json())
+            folder.write(SCHEMES, json.dumps(disk.sealed(dataclasses.asdict(comparison)), indent=2) + "\n")
             try:
                 yield folder.path
             except Exception:
                 if not list(folder.path.glob(f"*/{CONFIG}")):  # not even one step was possible
                     folder.discard()
                 raise
-    if not several:
-        yield folder.path
+    else:
+        if out is None:
+            with new_folder(None, f"{config.model}-{config.data}-seed{config.seed}") as folder:
+                out = folder.path
+        yield out  # a run, which locks its folder
 
 
 def _check_free(folder: Path) -> None:
     check_free(folder)
     if (folder / SCHEMES).exists() or (folder / FLOAT32 / CONFIG).exists():
         raise UserError(f"'{folder}' already holds a run: resume it, or choose another `out`.")
-
-
-def _train(config: ClassifierConfig, observer: Observer, data: ImageData | None) -> ClassifierResult:
-    """Train, resume, or read what is finished."""
-    folder = Path(config.out or "")
-    finished = (folder / RESULT).exists()
-    begun = finished or (folder / CONFIG).exists()
-    return train_classifier(config, Observer() if finished else observer, resume=begun, data=data)

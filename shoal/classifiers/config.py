@@ -98,8 +98,3 @@ class ClassifierConfig(StoredConfig):
     def first_rate(self) -> float:
         """The learning rate at the start."""
         return RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
-
-    @property
-    def decay(self) -> float:
-        """The weight decay."""
-        return DECAYS[self.optimizer] if self.weight_decay is None else self.weight_decay

@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,19 +41,13 @@ def load_digits() -> ImageData:
         raise UserError(f"`data=digits` comes with scikit-learn, which is not installed: {install('data')}.") from None
     images, labels = load(return_X_y=True)
     whole = Split(images.reshape(-1, 1, 8, 8).astype(np.uint8), labels.astype(np.int64))  # 0 to 16
-    test = test_indices(whole.labels)
+    shares = []
+    for label in np.unique(whole.labels):
+        shuffled = stream(0, f"test digits {label}").permutation(np.flatnonzero(whole.labels == label))
+        shares.append(shuffled[: round(len(shuffled) / DIGITS_TEST_SHARE)])
+    test = np.sort(np.concatenate(shares))
     rest = np.setdiff1d(np.arange(len(whole)), test)
     return ImageData(whole.part(rest), whole.part(test), 10, shift=1, flip=False).checked("scikit-learn's digits")
-
-
-def test_indices(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The test images, in their order: the same share of each class."""
-    chosen = []
-    for label in np.unique(labels):
-        images = np.flatnonzero(labels == label)
-        shuffled = stream(0, f"test digits {label}").permutation(images)
-        chosen.append(shuffled[: round(len(images) / DIGITS_TEST_SHARE)])
-    return np.sort(np.concatenate(chosen))
 
 
 def load_idx(folder: Path, flip: bool = False, source: str = "") -> ImageData:
@@ -94,7 +88,15 @@ def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
     values, big-endian as well. It may be compressed.
     """
     with _damage(path), gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        kind, shape = _idx_header(file, path, dimensions)
+        magic = file.read(4)
+        if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES:
+            raise UserError(f"'{path}' is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}.")
+        if magic[3] != dimensions:
+            raise UserError(f"'{path}' has {magic[3]} dimensions, but must have {dimensions}.")
+        sizes = file.read(4 * dimensions)
+        if len(sizes) < 4 * dimensions:
+            raise UserError(f"'{path}' is damaged: it ends within its header.")
+        kind, shape = np.dtype(IDX_TYPES[magic[2]]), np.frombuffer(sizes, ">u4").tolist()
         size = math.prod(shape) * kind.itemsize
         check_fits(f"'{path}'", 5 * size, lambda usable: "use a smaller data set")  # and its float32 values
         data = file.read(size + 1)  # to the end: gzip's checksum is checked there
@@ -102,18 +104,6 @@ def read_idx(path: Path, dimensions: int) -> NDArray[Any]:
             more = "more" if len(data) > size else f"{len(data):,}"
             raise UserError(f"'{path}' is damaged: it has {more} instead of {size:,} bytes of values.")
     return np.frombuffer(data, kind).reshape(shape).astype(kind.newbyteorder("="))
-
-
-def _idx_header(file: BinaryIO | gzip.GzipFile, path: Path, dimensions: int) -> tuple[np.dtype[Any], list[int]]:
-    magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES:
-        raise UserError(f"'{path}' is not an IDX file: it begins with {magic.hex(' ') or 'nothing'}.")
-    if magic[3] != dimensions:
-        raise UserError(f"'{path}' has {magic[3]} dimensions, but must have {dimensions}.")
-    sizes = file.read(4 * dimensions)
-    if len(sizes) < 4 * dimensions:
-        raise UserError(f"'{path}' is damaged: it ends within its header.")
-    return np.dtype(IDX_TYPES[magic[2]]), np.frombuffer(sizes, ">u4").tolist()
 
 
 @contextlib.contextmanager
@@ -141,12 +131,10 @@ def _cifar_split(folder: Path, names: tuple[str, ...]) -> Split:
     records = []
     for name in names:
         path = folder / name
-        try:
+        with _damage(path):
+            if not path.exists():
+                raise UserError(f"'{folder}' has no file {name}; get it from {CIFAR_SOURCE}.")
             data = np.fromfile(path, np.uint8)
-        except FileNotFoundError:
-            raise UserError(f"'{folder}' has no file {name}; get it from {CIFAR_SOURCE}.") from None
-        except OSError as error:
-            raise UserError(f"'{path}' cannot be read: {error.strerror or error}.") from None
         if len(data) != CIFAR_RECORDS * CIFAR_BYTES:
             raise UserError(
                 f"'{path}' is damaged: it has {len(data):,} instead of {CIFAR_RECORDS * CIFAR_BYTES:,} bytes; get it "

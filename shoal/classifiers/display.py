@@ -18,7 +18,8 @@ class ClassifierDisplay(Display):
 
     def metrics(self, training: "ClassifierTraining") -> str:
         """Accuracy after the last epoch, and the loss."""
-        reached = "" if training.accuracy is None else f"accuracy {training.accuracy:.1%}  "
+        accuracy = training.measured.get("accuracy")
+        reached = "" if accuracy is None else f"accuracy {accuracy:.1%}  "
         return f"{reached}loss {training.recent_loss:.3f}"
 
     def below(self, training: "ClassifierTraining") -> str:

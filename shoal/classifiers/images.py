@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -114,17 +114,14 @@ def _check_split(split: Split, where: str, what: str, classes: int) -> None:
     if images.ndim != 4:
         raise UserError(f"{where}: {what} images have {images.ndim} dimensions, but must have four: (n, C, H, W).")
     if images.dtype.kind == "f" and not np.isfinite(images).all():
-        raise UserError(f"{where}: {what} image {_first_bad(images)} has a pixel that is NaN or infinite.")
+        bad = next(number for number, image in enumerate(images) if not np.isfinite(image).all())
+        raise UserError(f"{where}: {what} image {bad} has a pixel that is NaN or infinite.")
     wrong = (split.labels < 0) | (split.labels >= classes)
     if wrong.any():
         at = int(wrong.argmax())
         raise UserError(
             f"{where}: {what} image {at} has the label {split.labels[at]}, but labels are from 0 to {classes - 1}."
         )
-
-
-def _first_bad(images: NDArray[Any]) -> int:
-    return next(number for number, image in enumerate(images) if not np.isfinite(image).all())
 
 
 def _some(split: Split, count: int | None, what: str) -> Split:
@@ -145,7 +142,7 @@ class TrainingBatches:
         self.data, self.batch, self.seed, self.augment = data, batch, seed, augment
         self.per_epoch = len(data.train) // batch
         self._epoch, self._order = -1, np.zeros(0, np.int64)
-        self._moves = Moves.none(0)
+        self._moves: tuple[NDArray[Any], ...] = ()
 
     def __getitem__(self, step: int) -> tuple[Tensor, Tensor]:
         """Images (B, C, H, W) and labels (B,) of a step, counted from the beginning of the training."""
@@ -153,34 +150,23 @@ class TrainingBatches:
         if epoch != self._epoch:
             self._epoch = epoch
             self._order = stream(self.seed, f"order of epoch {epoch}").permutation(len(self.data.train))
-            self._moves = epoch_moves(self.data, self.seed, epoch) if self.augment else Moves.none(len(self.data.train))
+            self._moves = epoch_moves(self.data, self.seed, epoch) if self.augment else ()
         chosen = self._order[number * self.batch : (number + 1) * self.batch]
-        images = moved(self.data.train.images[chosen], self._moves, chosen)
-        return torch.from_numpy(self.data.normalised(images)), torch.from_numpy(self.data.train.labels[chosen])
+        images, labels = self.data.train.images[chosen], self.data.train.labels[chosen]
+        if self.augment:
+            images = moved(images, *(of_all[chosen] for of_all in self._moves))
+        return torch.from_numpy(self.data.normalised(images)), torch.from_numpy(labels)
 
 
-class Moves(NamedTuple):
-    """How each image is augmented: shifts (n, 2) in pixels, and whether it is mirrored (n,)."""
-
-    shifts: np.ndarray
-    flips: np.ndarray
-
-    @classmethod
-    def none(cls, count: int) -> "Moves":
-        """No augmentation."""
-        return cls(np.zeros((count, 2), np.int64), np.zeros(count, bool))
-
-
-def epoch_moves(data: ImageData, seed: int, epoch: int) -> Moves:
-    """The augmentation of every training image in one epoch."""
+def epoch_moves(data: ImageData, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """How every training image is augmented in one epoch: shifts (n, 2) in pixels, and whether it is mirrored (n,)."""
     rng, count = stream(seed, f"augmentation of epoch {epoch}"), len(data.train)
     shifts = rng.integers(-data.shift, data.shift + 1, (count, 2))
-    return Moves(shifts, rng.integers(0, 2, count).astype(bool) & data.flip)
+    return shifts, rng.integers(0, 2, count).astype(bool) & data.flip
 
 
-def moved(images: Pixels, moves: Moves, chosen: np.ndarray) -> Pixels:
-    """These images, which have the numbers `chosen`, shifted (zeros move in) and mirrored."""
-    shifts, flips = moves.shifts[chosen], moves.flips[chosen]
+def moved(images: Pixels, shifts: NDArray[np.int64], flips: NDArray[np.bool_]) -> Pixels:
+    """Images shifted (zeros move in) and mirrored."""
     most = int(np.abs(shifts).max(initial=0))
     if most:
         padded = np.pad(images, ((0, 0), (0, 0), (most, most), (most, most)))

@@ -42,8 +42,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes)."""
-        x = F.relu(self.norm(self.stem(x)))
-        x = self.stages(x)
+        x = self.stages(F.relu(self.norm(self.stem(x))))
         return self.classify(x.mean((2, 3)))
 
 
@@ -95,8 +94,7 @@ class Vgg(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes)."""
-        logits: Tensor = self.classify(self.features(x))
-        return logits
+        return self.classify(self.features(x))
 
 
 def init_convolutions(model: nn.Module) -> None:
@@ -120,8 +118,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes)."""
-        logits: Tensor = self.layers(x)
-        return logits
+        return self.layers(x)
 
 
 class RowTransformer(nn.Module):
@@ -138,8 +135,7 @@ class RowTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits (B, classes)."""
         rows = x.transpose(1, 2).flatten(2)  # (B, H, C·W)
-        logits: Tensor = self.classify(self.encoder(self.embed(rows) + self.position).mean(1))
-        return logits
+        return self.classify(self.encoder(self.embed(rows) + self.position).mean(1))
 
 
 MODELS: Mapping[str, Callable[[int, int, int, float], nn.Module]] = {

@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shoal.classifiers.comparison import Comparison
-from shoal.classifiers.config import is_float32
+from shoal.classifiers.config import FLOAT32, ClassifierConfig, is_float32
 from shoal.classifiers.training import ClassifierResult
 from shoal.errors import counted
+from shoal.numerics.mac.unit import parse_mac
+from shoal.numerics.sweep import COST_NOTE, LUTS, cost_json, cost_of, cost_table, numbered
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value, share_text
 from shoal.results.figure import FAINT_INK, Numbers
 from shoal.runs.folder import METRICS
@@ -37,7 +39,17 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
     config = comparison.config
     title = f"{config.model} on {config.data}, {counted(config.epochs, 'epoch')}, seed {config.seed}"
     baseline = next((result for result in results if is_float32(result.scheme)), None)
-    table = Table.of(title, [_record(result, baseline) for result in results])
+    rows: list[dict[Column, Value]] = [
+        {
+            Column("scheme"): result.scheme,
+            **_accuracies(result, baseline),
+            Column("best", format=".2%"): result.best_accuracy,
+            Column("test loss", format=".4f"): result.test_loss,
+            Column("loss scale", format=",g"): result.figures.get("scale"),
+            **_counts(result),
+        }
+        for result in results
+    ]
     data = {
         "run": str(folder),
         "settings": {name: value for name, value in config.settings.items() if name != "scheme"},
@@ -45,27 +57,16 @@ def comparison_result(comparison: Comparison, folder: Path, results: Sequence[Cl
         "runs": [dataclasses.asdict(result) for result in results],
     }
     figure = run_figure(results[0], baseline, title) if len(comparison.schemes) == 1 else _figure(results, title)
-    return Result("mac train", title, [table], _findings(results, baseline), [figure], data)
+    return Result("mac train", title, [Table.of(title, rows)], _findings(results, baseline), [figure], data)
 
 
-def _record(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
-    return {
-        Column("scheme"): result.scheme,
-        **accuracies(result, baseline),
-        Column("best", format=".2%"): result.best_accuracy,
-        Column("test loss", format=".4f"): result.test_loss,
-        Column("loss scale", format=",g"): result.figures.get("scale"),
-        **counts(result),
-    }
-
-
-def accuracies(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
+def _accuracies(result: ClassifierResult, baseline: ClassifierResult | None) -> dict[Column, Value]:
     """The accuracy, and its difference from the baseline's."""
     behind = None if result is baseline else _points(result, baseline)
     return {Column("accuracy", format=".2%"): result.accuracy, Column("against float32", "points", "+.2f"): behind}
 
 
-def counts(result: ClassifierResult) -> dict[Column, Value]:
+def _counts(result: ClassifierResult) -> dict[Column, Value]:
     """Skipped steps, events per multiply-accumulate, and time."""
     shares = {event: result.share(event) for event in EVENTS}
     return {
@@ -82,6 +83,57 @@ def _points(result: ClassifierResult, baseline: ClassifierResult | None) -> floa
     return 100 * (result.accuracy - baseline.accuracy)
 
 
+def training_result(results: Sequence[ClassifierResult], config: ClassifierConfig) -> Result:
+    """A sweep over units: accuracy, LUTs and energy as tables, and accuracy over LUTs."""
+    title = f"{config.model} on {config.data} through MAC units, {counted(config.epochs, 'epoch')}, seed {config.seed}"
+    baseline = next((result for result in results if result.scheme == FLOAT32), None)
+    units = [result for result in results if result.scheme != FLOAT32]
+    records = [{Column("unit"): one.scheme, **_accuracies(one, baseline), **_counts(one)} for one in results]
+    notes = [
+        f"Loss scale: {config.loss_scale}. One seed: differences of a point or two may be chance.",
+        COST_NOTE,
+        *(f"{unit.scheme}: {unit.diverged}" for unit in units if unit.diverged),
+    ]
+    costs = {unit.scheme: cost_of(parse_mac(unit.scheme)) for unit in units}
+    trainings = [
+        {
+            "unit": result.scheme,
+            "accuracy": result.accuracy,
+            "diverged": result.diverged,
+            "steps": result.steps,
+            **{event: result.share(event) for event in EVENTS},
+            **result.figures,
+            "seconds": result.seconds,
+            **cost_json(*costs.get(result.scheme, (None, None))),
+        }
+        for result in results
+    ]
+    tables, data = [Table.of(title, records), cost_table(costs)], {"trainings": trainings, "settings": config.settings}
+    luts = {unit: system.luts for unit, (system, _) in costs.items() if system is not None}
+    return Result("mac sweep", title, tables, notes, _over_luts(units, luts, baseline, title), data)
+
+
+def _over_luts(
+    units: Sequence[ClassifierResult], luts: Mapping[str, float], baseline: ClassifierResult | None, title: str
+) -> list[Figure]:
+    """Accuracy over LUTs, the units numbered; nothing where no unit has both."""
+    points = [
+        (luts[unit.scheme], unit.accuracy, unit) for unit in units if unit.scheme in luts and unit.accuracy is not None
+    ]
+    if not points:
+        return []
+    points.sort(key=lambda point: point[0])
+    places, reached = [place for place, _, _ in points], [accuracy for _, accuracy, _ in points]
+    hollow = [bool(unit.diverged) for _, _, unit in points]
+    spans, key = numbered({unit.scheme: (place, [accuracy]) for place, accuracy, unit in points})
+    panel = Panel(
+        "", "accuracy on the test images", [Series("MAC units", [*reached], at=places, hollow=hollow), spans], LUTS,
+        points=True, level=None if baseline is None else baseline.accuracy, level_label="float32",
+        rings="diverged" if any(hollow) else "",
+    )  # fmt: skip
+    return [Figure("accuracy", f"Accuracy over area: {title}", [panel], key=key)]
+
+
 def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | None) -> list[str]:
     findings = []
     for result in results:
@@ -92,23 +144,17 @@ def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | 
                 f"{result.scheme}: {result.accuracy:.1%} of the test images are right, {abs(points):.1f} points "
                 f"{'fewer' if points < 0 else 'more'} than in float32 (one seed)."
             )
-        if (worst := _worst(result)) is not None:
-            layer, event, share = worst
+        shares = [
+            (layer[event] / layer["numbers"], layer, event)
+            for layer in result.layers for event in ("saturated", "overflowed") if layer["numbers"]
+        ]  # fmt: skip
+        share, layer, event = max(shares, key=lambda entry: entry[0], default=(0.0, {}, ""))
+        if share >= NOTICED:
             role = ROLES.get(layer["role"], layer["role"])
             findings.append(f"{result.scheme}: most {event} in {_short(layer['layer'])}, {role}: {share:.1%}.")
     if any(result.figures.get("mac/macs") for result in results):
         findings.append("Saturated, overflowed, underflowed: fraction of the multiply-accumulates.")
     return findings
-
-
-def _worst(result: ClassifierResult) -> tuple[dict[str, Any], str, float] | None:
-    """The layer and role with the largest share of saturated or overflowed numbers, if that is noticeable."""
-    shares = [
-        (layer, event, layer[event] / layer["numbers"])
-        for layer in result.layers for event in ("saturated", "overflowed") if layer["numbers"]
-    ]  # fmt: skip
-    worst = max(shares, key=lambda entry: entry[2], default=None)
-    return worst if worst is not None and worst[2] >= NOTICED else None
 
 
 def run_figure(result: ClassifierResult, baseline: ClassifierResult | None, title: str) -> Figure:
@@ -150,26 +196,19 @@ def _curves(results: Sequence[ClassifierResult]) -> list[Panel]:
         ("loss", "training loss", "cross-entropy"),
         ("scale", "loss scale", "factor"),
     ):
-        series = [one for result, lines in every if (one := _series(result, lines, key)) is not None]
-        if key == "scale":
-            series = [one for one in series if any(value != 1 for value in one.values)]
+        series, every_value = [], list[float]()
+        for result, lines in every:
+            measured = [line for line in lines if _is_number(line.get(key)) and _is_number(line.get("step"))]
+            steps, values = [line["step"] for line in measured], [line[key] for line in measured]
+            if measured and (key != "scale" or any(value != 1 for value in values)):
+                colour = FAINT_INK if is_float32(result.scheme) else ""
+                series.append(Series(result.scheme, values, at=steps, colour=colour))
+                every_value += values
         if series:
-            panels.append(Panel(title, y, series, "step", log=key != "accuracy" and _wide(series)))
+            low, high = min(every_value), max(every_value)
+            wide = key != "accuracy" and low > 0 and high > WIDE * low
+            panels.append(Panel(title, y, series, "step", log=wide))
     return panels
-
-
-def _wide(series: Sequence[Series]) -> bool:
-    """Whether positive values differ so much that only a logarithmic scale shows them."""
-    values = [value for one in series for value in one.values if value is not None]
-    return min(values) > 0 and max(values) > WIDE * min(values)
-
-
-def _series(result: ClassifierResult, lines: Sequence[dict[str, Any]], key: str) -> Series | None:
-    points = [(line["step"], line[key]) for line in lines if _is_number(line.get(key)) and _is_number(line.get("step"))]
-    if not points:
-        return None
-    steps, values = zip(*points, strict=True)
-    return Series(result.scheme, list(values), at=list(steps), colour=FAINT_INK if is_float32(result.scheme) else "")
 
 
 def _is_number(value: Any) -> bool:

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 from torch.utils.flop_counter import FlopCounterMode
 
-from shoal.classifiers.config import ClassifierConfig, is_float32
+from shoal.classifiers.config import DECAYS, ClassifierConfig, is_float32
 from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData, TrainingBatches, in_order
 from shoal.classifiers.models import make_model
 from shoal.errors import Diverged, UserError, counted
 from shoal.networks import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
-from shoal.numerics.schemes.run import LayerCounts
+from shoal.numerics.schemes.training import LayerCounts
 from shoal.runs import lifecycle
 from shoal.runs.checkpoint import Arrays, Checkpoint
 from shoal.runs.folder import RunFolder, check_free
@@ -37,6 +37,8 @@ EVALUATED_TOGETHER = 250
 """Test images per forward pass."""
 EMULATED = 20
 """An emulated multiplication counts as this many where the number of threads is chosen."""
+PROGRESS = ("measured", "best", "epoch_loss", "line_loss", "line_steps", "recent_loss")
+"""What a training has measured so far, as its checkpoints name it."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +135,15 @@ class ClassifierTraining:
                 f"`batch` is {config.batch:,}, but there are only {counted(len(self.data.train), 'training image')}."
             )
         self.batches = TrainingBatches(self.data, config.batch, config.seed, config.augment)
-        self.steps = config.epochs * self.batches.per_epoch
+        self.total = config.epochs * self.batches.per_epoch
         shape = (self.data.channels, self.data.side)
         self.model = make_model(config.model, *shape, self.data.classes, config.seed, config.dropout)
         self.threads = use_threads(config, self.model, self.data)
         self.optimizer = make_optimizer(config, self.model)
         self.precision = low_precision(
-            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.steps
+            self.model, self.optimizer, config.scheme, loss_scale=config.loss_scale, seed=config.seed, steps=self.total
         )
-        self.step = self.saved = 0
+        self.done = self.saved = 0  # steps so far, and at the last checkpoint
         self.seconds = 0.0  # before this process took over
         self._since = time.perf_counter()
         self.epoch_loss = self.line_loss = 0.0  # sums over the steps of this epoch, and since the last line
@@ -155,32 +157,17 @@ class ClassifierTraining:
     @property
     def epoch(self) -> int:
         """Finished epochs."""
-        return self.step // self.batches.per_epoch
-
-    @property
-    def accuracy(self) -> float | None:
-        """On the test images, after the last finished epoch."""
-        return self.measured.get("accuracy")
-
-    @property
-    def done(self) -> int:
-        """Steps so far."""
-        return self.step
-
-    @property
-    def total(self) -> int:
-        """Steps in the end."""
-        return self.steps
+        return self.done // self.batches.per_epoch
 
     @property
     def started(self) -> bool:
         """Whether even one step was possible."""
-        return self.step > 0
+        return self.done > 0
 
     @property
     def complete(self) -> bool:
         """Whether all steps are done."""
-        return self.step == self.steps
+        return self.done == self.total
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -193,8 +180,10 @@ class ClassifierTraining:
             try:
                 self._run(folder, log, interrupt)
             except Diverged as problem:
+                last_good = f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
                 sentence = (
-                    f"{str(problem).rstrip('.')}, at {self._place()}: training has diverged; {self._kept(folder)}."
+                    f"{str(problem).rstrip('.')}, at step {self.done + 1:,} of {self.total:,} (epoch {self.epoch + 1}):"
+                    f" training has diverged; {last_good if self.saved else 'there is no checkpoint yet'}."
                 )
                 result = dataclasses.replace(self.result(folder.path), diverged=sentence)
                 raise TrainingDiverged(sentence, result) from None
@@ -204,13 +193,15 @@ class ClassifierTraining:
         every = self.config.checkpoint_every
         while not self.complete and interrupt.signal is None:
             self.take_step()
-            if self.step % self.batches.per_epoch == 0:
-                self.finish_epoch()
+            if self.done % self.batches.per_epoch == 0:
+                self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
+                self.best = max(self.measured["accuracy"], self.best or 0.0)
+                self.epoch_loss = 0.0
                 self.write_log(log, self.measured)
-            elif self.step % self.config.log_every == 0:
+            elif self.done % self.config.log_every == 0:
                 self.write_log(log, {})
             self._observer.advance(self)
-            if every and self.step % every == 0 and not self.complete:
+            if every and self.done % every == 0 and not self.complete:
                 self.save(folder, log)
 
     def close(self) -> None:
@@ -219,23 +210,17 @@ class ClassifierTraining:
     def take_step(self) -> None:
         """One update on one mini-batch."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.first_rate * rate(self.config.schedule, self.step / self.steps)
-        images, labels = self.batches[self.step]
+            group["lr"] = self.config.first_rate * rate(self.config.schedule, self.done / self.total)
+        images, labels = self.batches[self.done]
         self.model.train()
         with self.precision:
             loss = F.cross_entropy(self.model(images), labels)
         self.precision.step(loss)
-        self.step += 1
+        self.done += 1
         self.recent_loss = loss.item()
         self.epoch_loss += self.recent_loss
         self.line_loss += self.recent_loss
         self.line_steps += 1
-
-    def finish_epoch(self) -> None:
-        """Measure the accuracy on the test images."""
-        self.measured = self.evaluate() | {"train_loss": self.epoch_loss / self.batches.per_epoch}
-        self.epoch_loss = 0.0
-        self.best = max(self.measured["accuracy"], -1.0 if self.best is None else self.best)
 
     def evaluate(self) -> dict[str, float]:
         """Accuracy and mean loss on the test images, in the scheme; it leaves no trace in the training.
@@ -268,20 +253,12 @@ class ClassifierTraining:
             for name, value in buffers.items():
                 value.copy_(before[name])
 
-    def _place(self) -> str:
-        return f"step {self.step + 1:,} of {self.steps:,} (epoch {self.epoch + 1})"
-
-    def _kept(self, folder: RunFolder) -> str:
-        if not self.saved:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is that of step {self.saved:,} in '{folder.path}'"
-
     # ---- what is written -------------------------------------------------------------------------------------------
 
     def write_log(self, log: MetricsLog, measured: dict[str, float]) -> None:
         """One line: the mean loss since the last one, loss scale and counts; accuracy at the end of an epoch."""
         passed = self.total_seconds()
-        line: dict[str, Any] = {"step": self.step, "epoch": self.step / self.batches.per_epoch}
+        line: dict[str, Any] = {"step": self.done, "epoch": self.done / self.batches.per_epoch}
         line |= {"loss": self.line_loss / self.line_steps, "learning_rate": self.optimizer.param_groups[0]["lr"]}
         log.add(line | measured | self.precision.metrics() | {"seconds": passed})
         self.log_mark = log.mark
@@ -302,8 +279,8 @@ class ClassifierTraining:
             finished=self.complete,
             scheme=self.config.scheme,
             epochs=self.epoch,
-            steps=self.step,
-            accuracy=self.accuracy,
+            steps=self.done,
+            accuracy=self.measured.get("accuracy"),
             best_accuracy=self.best,
             test_loss=self.measured.get("test_loss"),
             train_loss=self.measured.get("train_loss"),
@@ -317,29 +294,21 @@ class ClassifierTraining:
     def save(self, folder: RunFolder, log: MetricsLog) -> None:
         """Save a checkpoint, named by its step."""
         log.sync()  # the checkpoint records the log's length
-        optimizer, settings = packed_optimizer(self.optimizer)
         parts: dict[str, Arrays] = {
             "weights": to_arrays(self.model.state_dict()),
-            "optimizer": to_arrays(optimizer),
+            "optimizer": to_arrays(optimizer_state(self.optimizer)),
             "precision": to_arrays(self.precision.state()),
             "random": to_arrays({"torch": torch.get_rng_state()}),
         }
-        meta = {
-            "optimizer": settings,
-            "measured": self.measured,
-            "best": self.best,
-            "epoch_loss": self.epoch_loss,
-            "line_loss": self.line_loss,
-            "line_steps": self.line_steps,
-            "recent_loss": self.recent_loss,
+        meta = {name: getattr(self, name) for name in PROGRESS} | {
             "log": self.log_mark,
             "seconds": self.total_seconds(),
             "threads": self.threads,
             "data": self.data.sha256,
             "settings": self.config.settings,
         }
-        folder.checkpoints.save(self.step, parts, meta)
-        self.saved = self.step
+        folder.checkpoints.save(self.done, parts, meta)
+        self.saved = self.done
 
     def load(self, checkpoint: Checkpoint, folder: RunFolder) -> None:
         """Continue from a checkpoint; the data must be the same."""
@@ -347,12 +316,11 @@ class ClassifierTraining:
         if meta["data"] != self.data.sha256:
             raise UserError(f"`data={self.config.data}` has changed since the run in '{folder.path}' was started.")
         self.model.load_state_dict(to_tensors(parts["weights"]))
-        load_optimizer(self.optimizer, to_tensors(parts["optimizer"]), meta["optimizer"])
+        load_optimizer(self.optimizer, to_tensors(parts["optimizer"]))
         self.precision.load_state(to_tensors(parts["precision"]))
         self._random = to_tensors(parts["random"])["torch"]
-        self.step = self.saved = checkpoint.episode
-        self.measured, self.best = dict(meta["measured"]), meta["best"]
-        for name in ("epoch_loss", "line_loss", "line_steps", "recent_loss", "seconds"):
+        self.done = self.saved = checkpoint.episode
+        for name in (*PROGRESS, "seconds"):
             setattr(self, name, meta[name])
         self.log_mark = LogMark(*meta["log"])
 
@@ -368,35 +336,26 @@ def rate(schedule: str, done: float) -> float:
 
 def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer of this name, as torch has it."""
-    rate, decay = config.first_rate, config.decay
+    rate, decay = config.first_rate, config.weight_decay
+    decay = DECAYS[config.optimizer] if decay is None else decay
     if config.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), rate, config.momentum, weight_decay=decay)
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(model.parameters(), rate, weight_decay=decay)
 
 
-def packed_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, dict[str, Any]]]:
-    """An optimizer's state: tensors named `parameter.key`, and plain values by parameter and key."""
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, dict[str, Any]] = {}
-    for number, entry in optimizer.state_dict()["state"].items():
-        values[str(number)] = {}
-        for key, value in entry.items():
-            if isinstance(value, Tensor):
-                tensors[f"{number}.{key}"] = value
-            else:
-                values[str(number)][key] = value
-    return tensors, values
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """An optimizer's state, all of it tensors, as `parameter.key`."""
+    state = optimizer.state_dict()["state"]
+    return {f"{number}.{key}": value for number, entry in state.items() for key, value in entry.items()}
 
 
-def load_optimizer(
-    optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, dict[str, Any]]
-) -> None:
-    """The inverse of `packed_optimizer`."""
-    state: dict[int, dict[str, Any]] = {int(number): dict(entry) for number, entry in values.items()}
+def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    """The inverse of `optimizer_state`."""
+    state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
-        state[int(number)][key] = tensor
+        state.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
@@ -416,18 +375,14 @@ def use_threads(config: ClassifierConfig, model: nn.Module, data: ImageData) -> 
     """Set and return torch's threads, which emulated products use, too: as configured, or by the size of a step."""
     count = config.threads
     if count is None:
-        work = step_products(model, data, config.batch) * (1 if is_float32(config.scheme) else EMULATED)
-        count = max(1, min(usable_processors(), work // PRODUCTS_PER_THREAD))
+        was_training = model.training
+        model.eval()  # leaves batch-norm statistics alone
+        with FlopCounterMode(display=False) as counter:  # with gradients: attention's fast path would not be counted
+            model(torch.zeros(1, data.channels, data.side, data.side))
+        model.train(was_training)
+        products = 3 * config.batch * int(counter.get_total_flops()) // 2  # backward takes about twice as many
+        products *= 1 if is_float32(config.scheme) else EMULATED
+        count = max(1, min(usable_processors(), products // PRODUCTS_PER_THREAD))
     check_threads(count)
     set_torch_threads(count)
     return count
-
-
-def step_products(model: nn.Module, data: ImageData, batch: int) -> int:
-    """Multiplications of a step: forward, and about twice as many backward."""
-    was_training = model.training
-    model.eval()  # leaves batch-norm statistics alone
-    with FlopCounterMode(display=False) as counter:  # with gradients: attention's fast path would not be counted
-        model(torch.zeros(1, data.channels, data.side, data.side))
-    model.train(was_training)
-    return 3 * batch * int(counter.get_total_flops()) // 2

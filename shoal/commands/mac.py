@@ -158,7 +158,13 @@ def mac_sweep(argv: list[str]) -> int:
         trained = _train_units(units, config)
         if isinstance(trained, int):
             return 128 + trained
-        result = _joined(trained, result)
+        result = dataclasses.replace(
+            trained,
+            tables=trained.tables + result.tables,
+            findings=[*dict.fromkeys(trained.findings + result.findings)],
+            figures=trained.figures + result.figures,
+            data=trained.data | result.data,
+        )
     give_result(result.made_by("mac", "sweep", *argv), picture, command.picture, command.json)
     return 0
 
@@ -178,28 +184,18 @@ def _training_config(command: Any) -> "ClassifierConfig | None":
 
 def _train_units(units: tuple[str, ...], config: "ClassifierConfig") -> "Result | int":
     """The trainings through these units, or the signal that stopped them."""
+    from shoal.classifiers.comparison import train_units
     from shoal.classifiers.display import ClassifierDisplay
-    from shoal.classifiers.sweep import train_units, training_result
+    from shoal.classifiers.report import training_result
 
     with contextlib.ExitStack() as stack:
         out = config.out or stack.enter_context(tempfile.TemporaryDirectory())
         trainings = train_units(units, dataclasses.replace(config, out=out), ClassifierDisplay())
-    signal = trainings[-1].result.signal
+    signal = trainings[-1].signal
     if signal is None:
         return training_result(trainings, config)
     say("Stopped; repeat the command to continue." if config.out else "Stopped; --out would have kept the trainings.")
     return signal
-
-
-def _joined(first: "Result", second: "Result") -> "Result":
-    """Both in one result; the picture is that of the first."""
-    return dataclasses.replace(
-        first,
-        tables=first.tables + second.tables,
-        findings=list(dict.fromkeys(first.findings + second.findings)),
-        figures=first.figures + second.figures,
-        data=first.data | second.data,
-    )
 
 
 def mac_train(argv: list[str]) -> int:

@@ -54,12 +54,10 @@ def describe_name(name: str, cfg: int | None = None) -> Result:
     if cfg is not None:
         raise UserError(f"The configuration of a unit is part of its name: E5M2:{cfg}+E6M5; omit `cfg`.")
     unit = parse_mac(name)
-    formats: tuple[FloatFormat | FixedFormat, ...] = unit.multiplier.formats
-    operands = [describe(format) for format in dict.fromkeys(formats)]
-    properties = unit_properties(unit)
-    tables = [Table.of_texts(str(unit), [("property", "value"), *properties])]
-    for operand in operands:
-        tables += _tables(operand, with_encodings=False)
+    properties, formats = unit_properties(unit), dict.fromkeys([*unit.multiplier.formats])
+    operands = [describe(format) for format in formats]
+    own = Table.of_texts(str(unit), [("property", "value"), *properties])
+    tables = [own, *(table for operand in operands for table in _tables(operand, with_encodings=False))]
     as_json = {"unit": str(unit), "properties": dict(properties), "operands": [description_json(o) for o in operands]}
     return Result("mac describe", str(unit), tables, data=as_json)
 
@@ -70,10 +68,11 @@ def unit_properties(unit: MacUnit) -> list[Row]:
     product, fixed = multiplier.product, isinstance(sums, FixedFormat)
     rounded = multiplier.encoding.rounded_output if isinstance(multiplier, FloatMultiplier) else multiplier.rounded
     how = f"rounded ({multiplier.product_rounding})" if rounded else "exact"
-    rows = [("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats))))]
-    if isinstance(multiplier, FloatMultiplier):
-        rows.append(("configuration", f"CFG-{multiplier.cfg}: {multiplier.encoding.change}"))
-    rows += [
+    cfg = f"CFG-{multiplier.cfg}: {multiplier.encoding.change}" if isinstance(multiplier, FloatMultiplier) else ""
+    added = "the product before it is added" + ("" if fixed else ", then the sum")
+    return [
+        ("operands", " and ".join(map(repr, dict.fromkeys(multiplier.formats)))),
+        *([("configuration", cfg)] if cfg else []),
         ("product", f"{product!r}, {how}"),
         ("largest product", number(product.max)),
         ("smallest product", number(product.min_positive)),
@@ -82,13 +81,9 @@ def unit_properties(unit: MacUnit) -> list[Row]:
         ("smallest sum above zero", number(sums.min_positive)),
         ("order of the sum", unit.order),
         ("rounding", unit.rounding + (f", {unit.random_bits} random bits" if unit.rounding == "stochastic" else "")),
-        (
-            "rounded",
-            "the sum" if unit.fused else "the product before it is added" + ("" if fixed else ", then the sum"),
-        ),
+        ("rounded", "the sum" if unit.fused else added),
         ("beyond the largest sum", unit.overflow),
     ]
-    return rows
 
 
 def description_json(description: Description) -> dict[str, Any]:
@@ -111,8 +106,7 @@ def description_json(description: Description) -> dict[str, Any]:
 
 def _tables(description: Description, with_encodings: bool) -> list[Table]:
     """The tables of a format; for a plain EeMm including its special fields in all six configurations."""
-    name = str(description.format)
-    encodings: Lines = []
+    name, encodings = str(description.format), Lines()
     if with_encodings:
         with suppress(UserError):  # fp64, E4M3FN, Q8.13: these configurations do not decode them
             encodings = encodings_table(description.format)  # type: ignore[arg-type]
@@ -135,36 +129,34 @@ def describe(format: str | Format, cfg: int | None = None) -> Description:
     element = made.element if isinstance(made, BlockFormat) else made
     if not isinstance(element, FloatFormat):
         return Description(made, made.describe(), [], [])
-    values = value_table(element) if element.width <= MOST_VALUES else []
-    return Description(made, made.describe(), ends_table(element), values)
+    return Description(made, made.describe(), ends_table(element), value_table(element))
 
 
 def ends_table(format: FloatFormat) -> Lines:
     """Values in the two special exponent fields, as printed in the slides."""
-    top = (2**format.exponent - 1) << format.mantissa
-    lines: Lines = [("mantissa", "top exponent field", "exponent field 0")]
-    for t in _fields(format):
-        lines.append(
-            ("…",) * 3 if t is None else (_binary(t, format), number(format.decode(top + t)), number(format.decode(t)))
-        )
-    return lines
+    top, last = (2**format.exponent - 1) << format.mantissa, 2**format.mantissa - 1
+    lines = [
+        (_binary(t, format), number(format.decode(top + t)), number(format.decode(t)))
+        for t in (range(last + 1) if last < MOST_SHOWN else [*range(4), *range(last - 3, last + 1)])
+    ]
+    if last >= MOST_SHOWN:
+        lines.insert(4, ("…", "…", "…"))
+    return [("mantissa", "top exponent field", "exponent field 0"), *lines]
 
 
 def encodings_table(format: FloatFormat) -> Lines:
     """The slides' table 'Alternative encoding schemes' for any format: special fields in all six configurations."""
-    lines: Lines = [("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6")]
-    decoded = {cfg: ends_table(operand_format(format, cfg)) for cfg in (1, 4, 5, 6)}
-    for basic, no_nan, normal, zero in list(zip(*decoded.values(), strict=True))[1:]:
-        lines.append((basic[0], basic[1], no_nan[1], basic[2], normal[2], zero[2]))
-    return lines
+    decoded = zip(*(ends_table(operand_format(format, cfg))[1:] for cfg in (1, 4, 5, 6)), strict=True)
+    return [
+        ("mantissa", "top, CFG-1 to 3", "top, CFG-4 to 6", "0, CFG-1 to 4", "0, CFG-5", "0, CFG-6"),
+        *((one[0], one[1], four[1], one[2], five[2], six[2]) for one, four, five, six in decoded),
+    ]
 
 
 def value_table(format: FloatFormat) -> Lines:
-    """All positive codes: one line per exponent field, one column per mantissa field."""
+    """All positive codes of a narrow format: one line per exponent field, one column per mantissa field."""
     if format.width > MOST_VALUES:
-        raise UserError(
-            f"{format} has {2**format.width} codes; only formats of up to {MOST_VALUES} bits are shown in full."
-        )
+        return []
     fractions = range(2**format.mantissa)
     lines: Lines = [("exponent", *(_binary(t, format) for t in fractions))]
     for field in range(2**format.exponent):
@@ -181,14 +173,6 @@ def number(value: float) -> str:
         digits, exponent = f"{value:.2E}".split("E")
         return f"{digits}E{int(exponent)}"
     return f"{value:,.0f}" if value == int(value) else f"{value:.6g}"
-
-
-def _fields(format: FloatFormat) -> list[int | None]:
-    """The mantissa fields to show; None stands for omitted ones."""
-    last = 2**format.mantissa - 1
-    if last < MOST_SHOWN:
-        return list(range(last + 1))
-    return [*range(4), None, *range(last - 3, last + 1)]
 
 
 def _binary(field: int, format: FloatFormat) -> str:

@@ -27,6 +27,9 @@ SLIDES_UNITS = (
 """Multipliers and accumulators from the slides' tables."""
 SIDE = 64
 """Rows and columns of the product."""
+LUTS = "LUTs of a system of 64 units"
+"""Label of an axis."""
+COST_NOTE = f"{LUTS}; i: interpolated, x: extrapolated, ± standard error."
 MOST_INNER = 2**17
 SECONDS, MOST_SECONDS = 0.05, 0.5
 """A unit's rate is measured for at least the first and three calls, but no longer than the second."""
@@ -58,12 +61,7 @@ class Line:
     def json(self) -> dict[str, Any]:
         """Plain values, each cost with its kind."""
         own = {name: value for name, value in vars(self).items() if name not in ("system", "spent")}
-        return own | {
-            "system_luts": self.system and self.system.luts,
-            "system_luts_kind": self.system and self.system.kind,
-            "pj_per_mac": self.spent and self.spent.total,
-            "pj_per_mac_kind": self.spent and self.spent.kind,
-        }
+        return own | cost_json(self.system, self.spent)
 
 
 def sweep(
@@ -104,11 +102,25 @@ def sweep_result(lines: Sequence[Line], scale: float) -> Result:
         f"Products of {SIDE} × K and K × {SIDE} normal numbers of standard deviation {scale:g}.",
         "Errors are relative to the RMS of the float64 product; 'of sums' compares with the operands after the cast.",
         "Saturated, overflowed, underflowed: fraction of the MACs. GMAC/s: speed of the emulation on this machine.",
-        "LUTs of a system of 64 units; i: interpolated, x: extrapolated, ± standard error.",
+        COST_NOTE,
     ]
     if any("," in line.unit.partition("+")[2] for line in lines):
         notes.append("Cost depends on formats only; order, rounding and overflow are not included.")
-    table = Table.of("Products through MAC units", [_cells(line) for line in lines])
+    rows: list[dict[Column, Value]] = [
+        {
+            Column("unit"): line.unit,
+            Column("K"): line.inner,
+            Column("error", format=".2e"): line.error,
+            Column("largest", format=".2e"): line.largest_error,
+            Column("of sums", format=".2e"): line.sum_error,
+            Column("saturated"): share_text(line.saturated),
+            Column("overflowed"): share_text(line.overflowed),
+            Column("underflowed"): share_text(line.underflowed),
+            Column("GMAC/s", format=".3g"): line.gmac_per_second,
+        }
+        for line in lines
+    ]
+    table = Table.of("Products through MAC units", rows)
     costs = cost_table({line.unit: (line.system, line.spent) for line in lines})
     data = {"rows": [line.json() for line in lines]}
     return Result("mac sweep", "Products through MAC units", [table, costs], notes, _figures(lines), data)
@@ -127,18 +139,23 @@ def cost_table(units: Mapping[str, tuple[Area | None, Operation | None]]) -> Tab
     return Table.of("Cost of the units", rows)
 
 
-def _cells(line: Line) -> dict[Column, Value]:
+def cost_json(system: Area | None, spent: Operation | None) -> dict[str, Any]:
+    """A unit's cost as plain values, each with its kind."""
     return {
-        Column("unit"): line.unit,
-        Column("K"): line.inner,
-        Column("error", format=".2e"): line.error,
-        Column("largest", format=".2e"): line.largest_error,
-        Column("of sums", format=".2e"): line.sum_error,
-        Column("saturated"): share_text(line.saturated),
-        Column("overflowed"): share_text(line.overflowed),
-        Column("underflowed"): share_text(line.underflowed),
-        Column("GMAC/s", format=".3g"): line.gmac_per_second,
+        "system_luts": system and system.luts,
+        "system_luts_kind": system and system.kind,
+        "pj_per_mac": spent and spent.total,
+        "pj_per_mac_kind": spent and spent.kind,
     }
+
+
+def numbered(units: Mapping[str, tuple[float, list[float]]]) -> tuple[Series, list[str]]:
+    """Of units with their LUTs and values: a number beside each one's values, by LUTs, and the key to the numbers."""
+    ordered = sorted(units.items(), key=lambda unit: unit[1][0])
+    numbers = [str(number) for number in range(1, len(units) + 1)]
+    places, values = [luts for _, (luts, _) in ordered], [values for _, (_, values) in ordered]
+    spans = Series("", [max(own) for own in values], "spans", places, low=[min(own) for own in values], texts=numbers)
+    return spans, [f"{number}  {unit}" for number, (unit, _) in zip(numbers, ordered, strict=True)]
 
 
 def _figures(lines: Sequence[Line]) -> list[Figure]:
@@ -148,24 +165,19 @@ def _figures(lines: Sequence[Line]) -> list[Figure]:
     ]
     if not points:
         return []
-    series = []
+    series, units = [], dict[str, tuple[float, list[float]]]()
+    for line, luts in points:
+        units.setdefault(line.unit, (luts, []))[1].append(line.error)
     for inner in sorted({line.inner for line, _ in points}):
         own = [(line, luts) for line, luts in points if line.inner == inner]
         hollow = [line.saturated + line.overflowed > 0 for line, _ in own]
-        errors, places = [line.error for line, _ in own], [luts for _, luts in own]
-        series.append(Series(f"K = {inner:,}", list(errors), at=places, hollow=hollow))
-    units = sorted({line.unit: luts for line, luts in points}.items(), key=lambda unit: unit[1])
-    errors_of = [[line.error for line, _ in points if line.unit == unit] for unit, _ in units]
-    numbers = [str(number) for number in range(1, len(units) + 1)]
-    series.append(
-        Series("", list(map(max, errors_of)), "spans", [luts for _, luts in units], low=list(map(min, errors_of)),
-               texts=numbers)
-    )  # fmt: skip
+        errors = [line.error for line, _ in own]
+        series.append(Series(f"K = {inner:,}", [*errors], at=[luts for _, luts in own], hollow=hollow))
+    spans, key = numbered(units)
     panel = Panel(
-        "", "relative error of the product, root mean square", series, "LUTs of a system of 64 units",
-        points=True, rings="saturated or overflowed", log=True,
+        "", "relative error of the product, root mean square", [*series, spans], LUTS, points=True,
+        rings="saturated or overflowed", log=True,
     )  # fmt: skip
-    key = [f"{number}  {unit}" for number, (unit, _) in zip(numbers, units, strict=True)]
     return [Figure("sweep", "Error of a product over the area of its MAC units", [panel], key=key)]
 
 

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shoal.algorithms.precision import FULL, Precision
 from shoal.algorithms.team import Team
@@ -76,18 +76,15 @@ class SchemePrecision(Precision):
         self.run.begin(known, {name: one for name, one in known.items() if one.requires_grad})
         if not self.whole:
             for network, module in team.networks.items():
-                if network.removeprefix("target_") == config.scheme_networks:
-                    self._put_inside(module)
+                if network.removeprefix("target_") != config.scheme_networks:
+                    continue
+                for method in ("forward", "of_own_action"):
+                    if (plain := getattr(module, method, None)) is not None:
+                        setattr(module, method, _inside(self.run.context, plain))
 
     def learning(self) -> AbstractContextManager[object]:
         """Run the update in the emulation, unless only some networks are."""
         return self.run.context() if self.whole else nullcontext()
-
-    def _put_inside(self, module: nn.Module) -> None:
-        """Run a network's forward pass, and so its backward pass, in the emulation while it learns."""
-        for method in ("forward", "of_own_action"):
-            if (plain := getattr(module, method, None)) is not None:
-                setattr(module, method, _inside(self.run.context, plain))
 
     def of(self, network: str, parameters: Sequence[Tensor]) -> Precision:
         """The precision with this network's own loss scale."""
@@ -99,10 +96,10 @@ class SchemePrecision(Precision):
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
+        from shoal.numerics.schemes.run import part_of
+
         state_of(state, "scheme.mac.calls", torch.Size([1]))
-        self.run.load_state(
-            {name.removeprefix("scheme."): value for name, value in state.items() if name.startswith("scheme.")}
-        )
+        self.run.load_state(part_of(state, "scheme."))
 
     def metrics(self) -> dict[str, float]:
         """Loss scales, skipped steps, MACs so far and their event counts."""
@@ -130,6 +127,8 @@ class _NetworkPrecision(Precision):
 
 
 def _inside(context: Callable[[], AbstractContextManager[object]], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A network's forward pass, and so its backward pass, run in the emulation while it learns."""
+
     def inside(*args: Any, **kwargs: Any) -> Any:
         if torch.is_inference_mode_enabled():  # acting
             return function(*args, **kwargs)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from shoal.classifiers import comparison, training
-from shoal.classifiers.comparison import Comparison, compare, read_comparison, split_schemes
-from shoal.classifiers.report import comparison_result
+from shoal.classifiers.comparison import Comparison, compare, read_comparison, split_schemes, train_units
+from shoal.classifiers.report import comparison_result, training_result
 from shoal.classifiers.training import TrainingDiverged
 from shoal.errors import UserError
 from shoal.results import Result
@@ -25,10 +25,10 @@ class StopAt(Observer):
         self.scheme, self.step, self.begun = scheme, step, []
 
     def begin(self, training, folder):
-        self.begun.append((training.config.scheme, training.step))
+        self.begun.append((training.config.scheme, training.done))
 
     def advance(self, training):
-        if (training.config.scheme, training.step) == (self.scheme, self.step):
+        if (training.config.scheme, training.done) == (self.scheme, self.step):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -154,3 +154,32 @@ def test_damaged_list_of_schemes_is_refused(tmp_path, text):
     (tmp_path / comparison.SCHEMES).write_text(text)
     with pytest.raises(UserError, match=r"schemes.json' is damaged"):
         read_comparison(tmp_path)
+
+
+# ---- sweeps over units -----------------------------------------------------------------------------------------------
+
+UNITS = ("E5M2:5+E6M5", "Q4.4+E6M5", "E5M2:5+Q8.13")
+
+
+def test_accuracy_over_area(tmp_path, monkeypatch):
+    config = tiny(tmp_path / "all", epochs=1, train_images=32)
+    found = train_units(UNITS, config)
+    assert [one.scheme for one in found] == [*UNITS, "float32"]
+    result = training_result(found, config)
+    rows, costs = (table.records() for table in result.tables)
+    assert [row["system LUTs"] for row in costs] == ["42,640", "–", "43,471"] and costs[1]["pJ/MAC"] is None
+    assert [one["system_luts"] for one in result.data["trainings"]] == [42_640, None, 43_471, None]
+    assert result.data["trainings"][0]["accuracy"] == rows[0]["accuracy"] == found[0].accuracy
+    panel = result.figures[0].panels[0]
+    assert panel.series[0].at == [42_640, 43_471] and panel.level == found[-1].accuracy
+    assert result.figures[0].key == ["1  E5M2:5+E6M5", "2  E5M2:5+Q8.13"]
+
+    monkeypatch.setattr(training, "ClassifierTraining", None)  # nothing is trained again
+    assert train_units(UNITS, config) == found
+    with pytest.raises(UserError, match="holds another sweep"):
+        train_units(UNITS[:1], config)
+
+
+def test_sweep_without_units_is_refused():
+    with pytest.raises(UserError, match="at least one MAC unit"):
+        train_units((), tiny())

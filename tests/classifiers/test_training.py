@@ -28,7 +28,7 @@ class At(Observer):
         self.step, self.action, self.told = step, action, []
 
     def advance(self, training):
-        if training.step == self.step:
+        if training.done == self.step:
             self.action()
 
     def tell(self, sentence):
@@ -84,7 +84,7 @@ def test_training_learns():
     training = ClassifierTraining(
         tiny(model="resnet8", scheme="float32", train_images=None, test_images=None, batch=64)
     )
-    while training.step < training.steps:
+    while training.done < training.total:
         training.take_step()
     assert training.evaluate()["accuracy"] > 0.85
 
@@ -100,7 +100,7 @@ def test_evaluation_does_not_change_state():
     config = tiny(model="resnet8", scheme="E5M2:5+E6M5, rounding=stochastic", train_images=32, epochs=1)
     once, often = ClassifierTraining(config), ClassifierTraining(config)
     for training in (once, often):
-        while training.step < training.steps:
+        while training.done < training.total:
             training.take_step()
             if training is often:
                 training.evaluate()
@@ -209,7 +209,7 @@ def test_loss_scale_below_one_diverges(tmp_path):
 def test_averaged_weights_have_their_own_batch_norm_statistics():
     training = ClassifierTraining(tiny(model="resnet8", scheme="float32; average_after=1; average_every=1"))
     seen = []
-    while training.step < training.steps:
+    while training.done < training.total:
         training.take_step()
         seen.append(copy.deepcopy(dict(training.model.named_parameters())))
     assert training.precision.averages

@@ -53,10 +53,10 @@ def test_diverged_training_is_a_result(monkeypatch, tmp_path):
     taken = []
 
     def diverge(self):
-        taken.append(self.step)
+        taken.append(self.done)
         if len(taken) > steps:
             raise Diverged("The loss is nan")
-        self.step += 1
+        self.done += 1
         self.recent_loss = 1.0
         self.line_steps += 1
 

@@ -57,7 +57,7 @@ def ranges(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     from shoal.classifiers.training import ClassifierTraining
 
     training = ClassifierTraining(ClassifierConfig(**settings["train"], threads=1).checked())
-    for _ in range(min(settings["steps"], training.steps - 1)):
+    for _ in range(min(settings["steps"], training.total - 1)):
         training.take_step()
     seen: dict[str, list[Any]] = {}
     modules = training.model.named_modules()

@@ -8,7 +8,7 @@ the order of the product's first operand, the last one fastest.
 
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch.autograd import Function
 from shoal.errors import UserError
 from shoal.numerics.mac.product import Axes, Operand, Place, flat
 
+Arguments = ParamSpec("Arguments")
+Done = TypeVar("Done")
 Multiply = Callable[[Operand, Operand, Place], Tensor]
 """The product of matrices, each number in its place, as flat memory."""
 
@@ -38,54 +40,43 @@ class Roles(NamedTuple):
     x: Multiply
     """For the gradient of X."""
     y: Multiply
-    read_x: Reader = Read
-    read_y: Reader = Read
-    read_gradient: Reader = Read
+    read_x: Reader
+    read_y: Reader
+    read_gradient: Reader
 
 
-def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int = 0) -> Tensor:
+def contract(multiply: Multiply, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, exponent: int) -> Tensor:
     """X·Y·2^exponent as a product of matrices, which are read where they are."""
-    size = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():  # hidden from all modes
-        x, y = dense(x), dense(y)
-        of_x, of_y = dict(zip(xs, x.stride(), strict=True)), dict(zip(ys, y.stride(), strict=True))
-        z = contract_axes(multiply, (flat(x), 0, of_x), (flat(y), 0, of_y), size, "".join(xs), zs)
-        return times_power(z, exponent)
+    return times_power(contract_axes(multiply, strided(x, xs), strided(y, ys), xs, zs), exponent)
 
 
-Strided = tuple[Tensor, int, dict[str, int]]
-"""Flat memory, the place of the first number in it, and the stride of each letter."""
+Strided = tuple[Tensor, int, dict[str, tuple[int, int]]]
+"""Flat memory, the place of the first number in it, and the length and stride of each letter."""
 
 
-def contract_axes(
-    multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str, copies: str = "lines"
-) -> Tensor:
+def strided(x: Tensor, axes: str) -> Strided:
+    """x, copied if its memory has gaps, or numbers that are not its own."""
+    x = x.detach().resolve_neg()
+    x = x if flat(x).numel() == x.numel() else x.contiguous()
+    return flat(x), 0, dict(zip(axes, zip(x.shape, x.stride(), strict=True), strict=True))
+
+
+def contract_axes(multiply: Multiply, x: Strided, y: Strided, order: str, zs: str, copies: str = "lines") -> Tensor:
     """X·Y with any strides; the sum runs over its letters in this order. `copies`: how X is copied if it must be."""
     of_x, of_y = x[2], y[2]
     batch = [axis for axis in zs if axis in of_x and axis in of_y]
     rows = [axis for axis in zs if axis not in of_y]
     columns = [axis for axis in zs if axis not in of_x]
     inner = [axis for axis in order if axis in of_x and axis in of_y and axis not in zs]
-    shape = [size[axis] for axis in zs]
-    of_z = dict(zip(zs, _strides(shape), strict=True))
+    shape = [(of_x | of_y)[axis][0] for axis in zs]
+    of_z = {axis: (shape[n], prod(shape[n + 1 :])) for n, axis in enumerate(zs)}  # contiguous
 
-    def axes(letters: list[str], strides: dict[str, int]) -> Axes:
-        return tuple((size[axis], strides[axis]) for axis in letters)
+    def axes(letters: list[str], of: dict[str, tuple[int, int]]) -> Axes:
+        return tuple(of[axis] for axis in letters)
 
     first = Operand(x[0], axes(batch, of_x), axes(rows, of_x), axes(inner, of_x), x[1], copies)
     second = Operand(y[0], axes(batch, of_y), axes(columns, of_y), axes(inner, of_y), y[1], "steps")
     return multiply(first, second, (axes(batch, of_z), axes(rows, of_z), axes(columns, of_z))).reshape(shape)
-
-
-def _strides(shape: list[int]) -> list[int]:
-    """Of contiguous memory."""
-    return [prod(shape[n + 1 :]) for n in range(len(shape))]
-
-
-def dense(x: Tensor) -> Tensor:
-    """x, copied if its memory has gaps, or numbers that are not its own."""
-    x = x.detach().resolve_neg()
-    return x if flat(x).numel() == x.numel() else x.contiguous()
 
 
 def times_power(x: Tensor, exponent: int) -> Tensor:
@@ -104,10 +95,10 @@ class Product(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, xs: str, y: Tensor, ys: str, zs: str, roles: Roles) -> Tensor:
         """Z."""
-        (x, of_x), (y, of_y) = read_both(roles, x, y)
+        (x, of_x), (y, of_y) = hidden(roles.read_x, x), hidden(roles.read_y, y)
         ctx.axes, ctx.roles, ctx.exponents = (xs, ys, zs), roles, (of_x, of_y)
         ctx.save_for_backward(x, y)
-        return contract(roles.forward, x, xs, y, ys, zs, of_x + of_y)
+        return hidden(contract, roles.forward, x, xs, y, ys, zs, of_x + of_y)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -115,10 +106,10 @@ class Product(Function):
         check_once()
         (x, y), (xs, ys, zs), roles = ctx.saved_tensors, ctx.axes, ctx.roles
         need_x, need_y = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-        values, exponent = read(roles.read_gradient, gradient)
+        values, exponent = hidden(roles.read_gradient, gradient)
         powers = [exponent + other for other in ctx.exponents]
-        of_x = contract(roles.x, values, zs, y, ys, xs, powers[1]) if need_x else None
-        of_y = contract(roles.y, x, xs, values, zs, ys, powers[0]) if need_y else None
+        of_x = hidden(contract, roles.x, values, zs, y, ys, xs, powers[1]) if need_x else None
+        of_y = hidden(contract, roles.y, x, xs, values, zs, ys, powers[0]) if need_y else None
         return of_x, None, of_y, None, None, None
 
 
@@ -128,8 +119,7 @@ class Straight(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """The changed numbers."""
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-            return change(x)
+        return hidden(change, x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -137,15 +127,10 @@ class Straight(Function):
         return gradient, None
 
 
-def read(reader: Reader, x: Tensor) -> Read:
-    """x as its products read it, hidden from all modes."""
+def hidden(work: Callable[Arguments, Done], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Done:
+    """The result of `work`, done hidden from all of torch's modes."""
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return reader(x)
-
-
-def read_both(roles: Roles, x: Tensor, y: Tensor) -> tuple[Read, Read]:
-    """Both operands, X first."""
-    return read(roles.read_x, x), read(roles.read_y, y)
+        return work(*args, **kwargs)
 
 
 def check_once() -> None:

@@ -14,18 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.contraction import (
-    Multiply,
-    Roles,
-    Strided,
-    check_once,
-    contract_axes,
-    dense,
-    read,
-    read_both,
-    times_power,
-)
-from shoal.numerics.mac.product import flat
+from shoal.numerics.emulation.contraction import Roles, Strided, check_once, contract_axes, hidden, strided, times_power
 
 WINDOWS, KERNEL, OUTPUT = "gnpqcij", "gocij", "ngopq"
 
@@ -37,24 +26,19 @@ class Convolution(Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        kernel: Tensor,
-        stride: Pair,
-        edges: tuple[Pair, Pair],
-        dilation: Pair,
-        groups: int,
+        ctx: Any, x: Tensor, kernel: Tensor, stride: Pair, edges: tuple[Pair, Pair], dilation: Pair, groups: int,
         roles: Roles,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(n, O, P, Q)."""
-        (x, of_x), (kernel, of_kernel) = read_both(roles, x, kernel)
+        (x, of_x), (kernel, of_kernel) = hidden(roles.read_x, x), hidden(roles.read_y, kernel)
         ctx.how, ctx.roles, ctx.exponents = (stride, edges, dilation, groups), roles, (of_x, of_kernel)
-        split, lengths = _split(kernel, groups), [sum(around) for around in edges]
-        whole = _surrounded(_grouped(x, groups), (1, 1), edges, [x.shape[2] + lengths[0], x.shape[3] + lengths[1]])
+        split, image = kernel.unflatten(0, (groups, -1)), x.unflatten(1, (groups, -1))
+        lengths = [length + sum(around) for length, around in zip(x.shape[2:], edges, strict=True)]
+        whole = _surrounded(image, (1, 1), edges, lengths)
         ctx.shape = x.shape
         ctx.save_for_backward(whole, kernel)
-        seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
-        z = _through(roles.forward, seen, _strided(split, KERNEL), size | {"o": split.shape[1]}, KERNEL, OUTPUT)
+        seen = _windows(whole, kernel.shape[2:], stride, dilation)
+        z = hidden(contract_axes, roles.forward, seen, strided(split, KERNEL), KERNEL, OUTPUT, "windows")
         return times_power(z, of_x + of_kernel).flatten(1, 2)
 
     @staticmethod
@@ -62,9 +46,9 @@ class Convolution(Function):
         """Gradients of the input and of the kernel."""
         check_once()
         (whole, kernel), (stride, edges, dilation, groups), roles = ctx.saved_tensors, ctx.how, ctx.roles
-        values, exponent = read(roles.read_gradient, gradient)
+        values, exponent = hidden(roles.read_gradient, gradient)
         powers = [exponent + other for other in ctx.exponents]
-        split, behind = _split(kernel, groups), _grouped(values, groups)
+        split, behind = kernel.unflatten(0, (groups, -1)), values.unflatten(1, (groups, -1))
         of_x = of_kernel = None
         if ctx.needs_input_grad[0]:
             # Zeros around the dilated gradient, so that the flipped kernel covers at h all outputs that input h
@@ -73,13 +57,15 @@ class Convolution(Function):
             before = [(far - around[0], 0) for far, around in zip(reach, edges, strict=True)]
             lengths = [length + far for length, far in zip(ctx.shape[2:], reach, strict=True)]
             spread = _surrounded(behind, stride, before, lengths)
-            seen, size = _windows(spread, kernel.shape[2:], (1, 1), dilation)
-            flipped = _flipped(_strided(split, "gcoij"), size)  # c and o are swapped: the sum runs over the outputs
-            z = _through(roles.x, seen, flipped, size | {"o": split.shape[2]}, "gcoij", OUTPUT)
+            seen = _windows(spread, kernel.shape[2:], (1, 1), dilation)
+            numbers, _, axes = strided(split, "gcoij")  # c and o are swapped: the sum runs over the outputs
+            last = sum((length - 1) * step for length, step in (axes["i"], axes["j"]))
+            flipped = numbers, last, axes | {axis: (axes[axis][0], -axes[axis][1]) for axis in "ij"}
+            z = hidden(contract_axes, roles.x, seen, flipped, "gcoij", OUTPUT, "windows")
             of_x = times_power(z, powers[1]).reshape(ctx.shape)
         if ctx.needs_input_grad[1]:
-            seen, size = _windows(whole, kernel.shape[2:], stride, dilation)
-            z = _through(roles.y, seen, _strided(behind, OUTPUT), size | {"o": split.shape[1]}, WINDOWS, KERNEL)
+            seen = _windows(whole, kernel.shape[2:], stride, dilation)
+            z = hidden(contract_axes, roles.y, seen, strided(behind, OUTPUT), WINDOWS, KERNEL, "windows by steps")
             of_kernel = times_power(z, powers[0]).reshape(kernel.shape)
         return of_x, of_kernel, None, None, None, None, None
 
@@ -99,16 +85,6 @@ def edges_of(padding: Any, kernel: Sequence[int], stride: Pair, dilation: Pair) 
     return (rows, rows), (columns, columns)
 
 
-def _grouped(x: Tensor, groups: int) -> Tensor:
-    """(n, g, C/g, H, W)."""
-    return x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
-
-
-def _split(kernel: Tensor, groups: int) -> Tensor:
-    """(g, O/g, C/g, I, J)."""
-    return kernel.reshape(groups, kernel.shape[0] // groups, *kernel.shape[1:])
-
-
 def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequence[int]) -> Tensor:
     """(n, g, c, *lengths): x, its numbers `stride` apart, amid zeros; `edges` begin with those before it."""
     whole = torch.zeros(*x.shape[:3], *(max(0, length) for length in lengths))
@@ -123,8 +99,8 @@ def _surrounded(x: Tensor, stride: Pair, edges: Sequence[Pair], lengths: Sequenc
     return whole
 
 
-def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> tuple[Strided, dict[str, int]]:
-    """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image, and the axes' lengths."""
+def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair) -> Strided:
+    """(g, n, p, q, c, i, j): the window of the kernel at (p, q), as places in the image."""
     lengths = whole.shape[3:]
     spans = [apart * (taps - 1) + 1 for apart, taps in zip(dilation, kernel, strict=True)]
     if spans[0] > lengths[0] or spans[1] > lengths[1]:
@@ -136,23 +112,4 @@ def _windows(whole: Tensor, kernel: Sequence[int], stride: Pair, dilation: Pair)
     n, g, c, h, w = whole.stride()
     strides = (n, g, c, h * dilation[0], w * dilation[1], h * stride[0], w * stride[1])
     sizes = (*whole.shape[:3], *kernel, *made)
-    axes = "ngcijpq"
-    return (whole.reshape(-1), 0, dict(zip(axes, strides, strict=True))), dict(zip(axes, sizes, strict=True))
-
-
-def _strided(x: Tensor, axes: str) -> Strided:
-    x = dense(x)
-    return flat(x), 0, dict(zip(axes, x.stride(), strict=True))
-
-
-def _flipped(kernel: Strided, size: dict[str, int]) -> Strided:
-    """The kernel with its rows and columns from last to first."""
-    numbers, first, strides = kernel
-    last = first + (size["i"] - 1) * strides["i"] + (size["j"] - 1) * strides["j"]
-    return numbers, last, strides | {"i": -strides["i"], "j": -strides["j"]}
-
-
-def _through(multiply: Multiply, x: Strided, y: Strided, size: dict[str, int], order: str, zs: str) -> Tensor:
-    """`contract_axes`, hidden from all modes."""
-    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
-        return contract_axes(multiply, x, y, size, order, zs, "windows by steps" if zs == KERNEL else "windows")
+    return whole.reshape(-1), 0, dict(zip("ngcijpq", zip(sizes, strides, strict=True), strict=True))

@@ -9,7 +9,6 @@ from shoal.numerics.emulation.roles import ROLES
 from shoal.numerics.mac.matmul import MacStats
 
 NOTHING = MacStats(0, 0, 0, 0)
-FUNCTION, LAYER = "function.", "layer."
 
 
 class Covered(NamedTuple):
@@ -77,42 +76,41 @@ class Counts:
             self._rows[key] = calls + 1, None if macs is None or before is None else before + macs
             if happened is not None:
                 self.by_role[role] += happened
-                if layer:
-                    self._add_to_layer(layer, role, happened)
+        if happened is not None and layer:
+            self.add_to_layer(layer, role, happened)
 
-    def add_rounding(self, layer: str, role: str, happened: MacStats) -> None:
-        """Count the rounding of a tensor; its `macs` are numbers."""
+    def add_to_layer(self, layer: str, role: str, happened: MacStats) -> None:
+        """Count a product, or the rounding of a tensor, whose `macs` are numbers."""
         with self._lock:
-            self._add_to_layer(layer, role, happened)
-
-    def _add_to_layer(self, layer: str, role: str, happened: MacStats) -> None:
-        key = (layer, role)
-        self.by_layer[key] = self.by_layer.get(key, NOTHING) + happened
+            self.by_layer[layer, role] = self.by_layer.get((layer, role), NOTHING) + happened
 
     def state(self) -> dict[str, list[int]]:
         """Every count by name; products that cannot be counted are -1."""
         with self._lock:
             rows = {
-                f"{FUNCTION}{op}.{role}.{int(emulated)}": [calls, -1 if macs is None else macs]
+                f"function.{op}.{role}.{int(emulated)}": [calls, -1 if macs is None else macs]
                 for (op, role, emulated), (calls, macs) in self._rows.items()
             }
             roles = {f"role.{name}": [*astuple(self.by_role[name])] for name in ROLES}
-            layers = {f"{LAYER}{role}.{layer}": [*astuple(n)] for (layer, role), n in self.by_layer.items()}
+            layers = {f"layer.{role}.{layer}": [*astuple(n)] for (layer, role), n in self.by_layer.items()}
             return {"calls": [self._calls]} | roles | layers | rows
 
     def load_state(self, state: Mapping[str, Sequence[int]]) -> None:
         """Continue from what `state` returned."""
         with self._lock:
             (self._calls,) = state["calls"]
-            self.by_role = {name: MacStats(*state[f"role.{name}"]) for name in ROLES}
-            self._rows = {}
-            for name, (calls, macs) in ((name, counts) for name, counts in state.items() if name.startswith(FUNCTION)):
-                op, role, emulated = name.removeprefix(FUNCTION).rsplit(".", 2)
-                self._rows[op, role, emulated == "1"] = calls, None if macs < 0 else macs
-            self.by_layer = {}
-            for name, counts in ((name, counts) for name, counts in state.items() if name.startswith(LAYER)):
-                role, _, layer = name.removeprefix(LAYER).partition(".")
-                self.by_layer[layer, role] = MacStats(*counts)
+            self._rows, self.by_layer = {}, {}
+            for name, counts in state.items():
+                kind, _, rest = name.partition(".")
+                if kind == "role":
+                    self.by_role[rest] = MacStats(*counts)
+                elif kind == "layer":
+                    role, _, layer = rest.partition(".")
+                    self.by_layer[layer, role] = MacStats(*counts)
+                elif kind == "function":
+                    op, role, emulated = rest.rsplit(".", 2)
+                    calls, macs = counts
+                    self._rows[op, role, emulated == "1"] = calls, None if macs < 0 else macs
 
     def coverage(self) -> Coverage:
         """One row per function and role."""

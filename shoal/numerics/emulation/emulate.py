@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 EmulatedUnit = MacUnit | str | None
+Taken = tuple[Scalar, str] | None
+"""The format in which a product takes an operand, and its rule for NaN; None: as it is."""
 FIRST = {"forward": INPUTS, "grad_input": GRADIENTS, "grad_weight": INPUTS}
 """The kind of a unit's first operand, by role, where operands have casts by kind."""
 
@@ -75,13 +77,6 @@ def wrap(module: nn.Module, mac: EmulatedUnit = None, **options: Any) -> "Emulat
     return Emulated(module, emulate(mac, **options))
 
 
-class Taker(NamedTuple):
-    """A product that takes an operand: its unit, and whether as first (0) or second (1) operand."""
-
-    unit: MacUnit | None
-    place: int
-
-
 class Emulation:
     """MAC units by role, and the counts of what went through them."""
 
@@ -102,22 +97,27 @@ class Emulation:
     @property
     def macs(self) -> int:
         """Emulated multiplications, each with its addition."""
-        return self._total.macs
+        return sum(counted.macs for counted in self.counts.by_role.values())
 
     @property
     def saturated(self) -> int:
         """Finite results that were saturated to the largest value."""
-        return self._counted.saturated
+        return self._events().saturated
 
     @property
     def overflowed(self) -> int:
         """Finite results that became infinite or NaN, or wrapped around."""
-        return self._counted.overflowed
+        return self._events().overflowed
 
     @property
     def underflowed(self) -> int:
         """Nonzero results that became zero."""
-        return self._counted.underflowed
+        return self._events().underflowed
+
+    def _events(self) -> MacStats:
+        if not self.stats:
+            raise UserError("This emulation counts MACs only; emulate(..., stats=True) also counts events.")
+        return sum(self.counts.by_role.values(), NOTHING)
 
     def coverage(self) -> Coverage:
         """Which functions were emulated and which were not, by role; as a string, a table."""
@@ -179,7 +179,8 @@ class Emulation:
         if unit is None:
             happened = None if self.casts is None else MacStats(macs, 0, 0, 0)
             self.counts.add(op, role, macs, happened, layer)
-            product = plain_product(a.matrices(), b.matrices().mT)
+            x, y = a.matrices().contiguous(), b.matrices().mT.contiguous()  # in other layouts the last bit may differ
+            product = torch.mm(x[0], y[0])[None] if len(x) == len(y) == 1 else torch.matmul(x, y)
             return product.reshape(-1) if place is None else placed(product, place)
         chosen = keys(self.seed, self.counts.next_call(), 0)
         if not done:
@@ -199,20 +200,20 @@ class Emulation:
             return True
         return self.casts is not None and self.casts.is_weight(x)
 
-    def reader(self, kind: str, layer: str, takers: Sequence[Taker]) -> Reader | None:
-        """How an operand is read that these products take; None: as it is, and cast by each of them."""
+    def reader(self, kind: str, layer: str, formats: set[Taken]) -> Reader | None:
+        """How an operand is read that products take in these formats; None: as it is, and cast by each of them."""
         if self.casts is not None and (reader := self.casts.reader(kind, layer)) is not None:
             return reader
-        common = common_format(takers)
-        return None if common is None else lambda x: Read(cast_operand(x, *common))
+        common = formats.pop() if len(formats) == 1 else None
+        if common is None or not fits(common[0], FLOAT32):
+            return None
+        return lambda x: Read(cast_operand(x, *common))
 
-    def is_done(self, kind: str, reader: Reader | None, taker: Taker) -> bool:
-        """Whether what has been read needs no cast by the taker."""
-        if reader is None or taker.unit is None:
+    def is_done(self, kind: str, reader: Reader | None, format: Taken) -> bool:
+        """Whether what has been read needs no cast by a product that takes it in this format."""
+        if reader is None or format is None:
             return False
-        if self.casts is None or self.casts.reader(kind, "") is None:
-            return True
-        return self.casts.holds(kind, taker.unit.multiplier.formats[taker.place])
+        return self.casts is None or self.casts.reader(kind, "") is None or self.casts.holds(kind, format[0])
 
     def check(self, op: str, why: str) -> None:
         """Refuse what cannot be emulated, if strict."""
@@ -233,16 +234,6 @@ class Emulation:
                 'different units; specify it with shoal.numerics.role("grad_weight").'
             )
         return "grad_input"
-
-    @property
-    def _total(self) -> MacStats:
-        return sum(self.counts.by_role.values(), NOTHING)
-
-    @property
-    def _counted(self) -> MacStats:
-        if not self.stats:
-            raise UserError("This emulation counts MACs only; emulate(..., stats=True) also counts events.")
-        return self._total
 
 
 class Times(NamedTuple):
@@ -267,9 +258,9 @@ class Times(NamedTuple):
         of_z, of_x_bar, of_y_bar = (role, (kind_x, kind_y)), (of_x, (GRADIENTS, kind_y)), (of_y, (kind_x, GRADIENTS))
         unit, unit_x, unit_y = (own.unit(*product, layer) for product in (of_z, of_x_bar, of_y_bar))
         again = torch.is_grad_enabled()  # whether the gradients' products take the operands, too
-        read_x = own.reader(kind_x, layer, [Taker(unit, 0), *[Taker(unit_y, 0)] * again])
-        read_y = own.reader(kind_y, layer, [Taker(unit, 1), *[Taker(unit_x, 1)] * again])
-        read_z = own.reader(GRADIENTS, layer, [Taker(unit_x, 0), Taker(unit_y, 1)])
+        read_x = own.reader(kind_x, layer, {taken(unit, 0), taken(unit_y if again else unit, 0)})
+        read_y = own.reader(kind_y, layer, {taken(unit, 1), taken(unit_x if again else unit, 1)})
+        read_z = own.reader(GRADIENTS, layer, {taken(unit_x, 0), taken(unit_y, 1)})
         return Roles(
             self._in(*of_z, layer, (read_x, read_y)),
             self._in(*of_x_bar, layer, (read_z, read_y)),
@@ -281,7 +272,7 @@ class Times(NamedTuple):
         self, role: str, kinds: tuple[str, str], layer: str, readers: tuple[Reader | None, Reader | None]
     ) -> Multiply:
         own, unit = self.emulation, self.emulation.unit(role, kinds, layer)
-        done = all(own.is_done(kinds[n], readers[n], Taker(unit, n)) for n in (0, 1))
+        done = all(own.is_done(kinds[n], readers[n], taken(unit, n)) for n in (0, 1))
         casts = own.casts
 
         def through(a: Operand, b: Operand, place: Place | None = None) -> Tensor:
@@ -322,13 +313,6 @@ def _unit(unit: EmulatedUnit) -> MacUnit | None:
     return unit
 
 
-def plain_product(a: Tensor, b: Tensor) -> Tensor:
-    """Torch's float32 product of (n, M, K) and (n, K, N), in one layout: others may differ in the last bit."""
-    if len(a) == len(b) == 1:
-        return torch.mm(a[0].contiguous(), b[0].contiguous())[None]
-    return torch.matmul(a.contiguous(), b.contiguous())
-
-
 @lru_cache(maxsize=64)
 def exchanged(unit: MacUnit) -> MacUnit:
     """The unit with its operand formats in the other order."""
@@ -337,8 +321,6 @@ def exchanged(unit: MacUnit) -> MacUnit:
     return replace(unit, multiplier=replace(multiplier, a=b, b=a))
 
 
-def common_format(takers: Sequence[Taker]) -> tuple[Scalar, str] | None:
-    """The operand format of all takers and its rule for NaN, if they agree and float32 can represent it."""
-    rules = {None if unit is None else (unit.multiplier.formats[place], unit.nan) for unit, place in takers}
-    common = rules.pop() if len(rules) == 1 else None
-    return common if common is not None and fits(common[0], FLOAT32) else None
+def taken(unit: MacUnit | None, place: int) -> Taken:
+    """How a unit takes its first (0) or second (1) operand."""
+    return None if unit is None else (unit.multiplier.formats[place], unit.nan)

@@ -27,31 +27,6 @@ def times(by: "Times", x: Tensor, xs: str, y: Tensor, ys: str, zs: str, y_is_wei
     return Product.apply(x, xs, y, ys, zs, by.roles(x, y, y_is_weight))
 
 
-def mm(by: "Times", input: Tensor, mat2: Tensor) -> Tensor:
-    """(M, K) × (K, N)."""
-    return times(by, input, "mk", mat2, "kn", "mn")
-
-
-def bmm(by: "Times", input: Tensor, mat2: Tensor) -> Tensor:
-    """(B, M, K) × (B, K, N)."""
-    return times(by, input, "bmk", mat2, "bkn", "bmn")
-
-
-def mv(by: "Times", input: Tensor, vec: Tensor) -> Tensor:
-    """(M, K) × (K)."""
-    return times(by, input, "mk", vec, "k", "m")
-
-
-def dot(by: "Times", input: Tensor, tensor: Tensor) -> Tensor:
-    """(K) × (K)."""
-    return times(by, input, "k", tensor, "k", "")
-
-
-def vdot(by: "Times", input: Tensor, other: Tensor) -> Tensor:
-    """The same as `dot` for real numbers."""
-    return dot(by, input, other)
-
-
 def inner(by: "Times", input: Tensor, other: Tensor) -> Tensor:
     """(…, K) × (…, K); a number times a tensor is not a matrix product."""
     if not input.dim() or not other.dim():
@@ -79,31 +54,6 @@ def linear(by: "Times", input: Tensor, weight: Tensor, bias: Tensor | None = Non
     rows, columns = _letters(input.dim() - 1), "o" * (weight.dim() - 1)
     product = times(by, input, rows + "k", weight, columns + "k", rows + columns, y_is_weight=True)
     return product if bias is None else product + bias
-
-
-def addmm(by: "Times", input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·mm."""
-    return _added(input, mm(by, mat1, mat2), beta, alpha)
-
-
-def baddbmm(by: "Times", input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·bmm."""
-    return _added(input, bmm(by, batch1, batch2), beta, alpha)
-
-
-def addbmm(by: "Times", input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·(sum of the batch's products, as one sum over batch and K)."""
-    return _added(input, times(by, batch1, "bmk", batch2, "bkn", "mn"), beta, alpha)
-
-
-def addmv(by: "Times", input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·mv."""
-    return _added(input, mv(by, mat, vec), beta, alpha)
-
-
-def addr(by: "Times", input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta·input + alpha·(outer product: sums of one product)."""
-    return _added(input, times(by, vec1, "m", vec2, "n", "mn"), beta, alpha)
 
 
 def tensordot(by: "Times", input: Tensor, other: Tensor, dims_self: Sequence[int], dims_other: Sequence[int]) -> Tensor:
@@ -144,15 +94,9 @@ def einsum(by: "Times", equation: str, tensors: Sequence[Tensor], path: object =
 
 
 def conv2d(
-    by: "Times",
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
+    by: "Times", input: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
     """(n, C, H, W) or (C, H, W) with a kernel (O, C/groups, I, J), + bias."""
     if weight.dim() != 4 or input.dim() not in (3, 4):
         raise UserError(f"{by.op} of {tuple(input.shape)} and {tuple(weight.shape)}: wrong number of axes.")
@@ -169,34 +113,21 @@ def conv2d(
 
 
 def conv1d(
-    by: "Times",
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
+    by: "Times", input: Tensor, weight: Tensor, bias: Tensor | None = None,
+    stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+) -> Tensor:  # fmt: skip
     """`conv2d` with one row."""
     if weight.dim() != 3 or input.dim() not in (2, 3):
         raise UserError(f"{by.op} of {tuple(input.shape)} and {tuple(weight.shape)}: wrong number of axes.")
-    steps, apart = ((1, _single(number)) for number in (stride, dilation))
-    around = padding if isinstance(padding, str) else (0, _single(padding))
+    steps, apart = ((1, _pair(number)[0]) for number in (stride, dilation))
+    around = padding if isinstance(padding, str) else (0, _pair(padding)[0])
     return conv2d(by, input.unsqueeze(-2), weight.unsqueeze(-2), bias, steps, around, apart, groups).squeeze(-2)
 
 
 def scaled_dot_product_attention(
-    by: "Times",
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+    by: "Times", query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
     """softmax(scale·(query × keyᵀ) + mask) × value."""
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
@@ -215,12 +146,28 @@ def scaled_dot_product_attention(
 
 
 OPS: dict[str, Callable[..., Tensor]] = {
-    op.__name__: op
-    for op in (
-        linear, matmul, mm, bmm, mv, dot, vdot, inner, addmm, baddbmm, addbmm, addmv, addr, tensordot, bilinear, einsum,
-        conv1d, conv2d, scaled_dot_product_attention,
-    )
+    "mm": lambda by, input, mat2: times(by, input, "mk", mat2, "kn", "mn"),
+    "bmm": lambda by, input, mat2: times(by, input, "bmk", mat2, "bkn", "bmn"),
+    "mv": lambda by, input, vec: times(by, input, "mk", vec, "k", "m"),
+    "dot": lambda by, input, tensor: times(by, input, "k", tensor, "k", ""),
+    "vdot": lambda by, input, other: times(by, input, "k", other, "k", ""),
+    "addmm": lambda by, input, mat1, mat2, **factors: _added(input, times(by, mat1, "mk", mat2, "kn", "mn"), **factors),
+    "addmv": lambda by, input, mat, vec, **factors: _added(input, times(by, mat, "mk", vec, "k", "m"), **factors),
+    "addr": lambda by, input, vec1, vec2, **factors: _added(input, times(by, vec1, "m", vec2, "n", "mn"), **factors),
+    "baddbmm": lambda by, input, batch1, batch2, **factors: _added(
+        input, times(by, batch1, "bmk", batch2, "bkn", "bmn"), **factors
+    ),
+    "addbmm": lambda by, input, batch1, batch2, **factors: _added(  # one sum over batch and K
+        input, times(by, batch1, "bmk", batch2, "bkn", "mn"), **factors
+    ),
+    **{
+        op.__name__: op
+        for op in (
+            inner, matmul, linear, tensordot, bilinear, einsum, conv1d, conv2d, scaled_dot_product_attention,
+        )
+    },
 }  # fmt: skip
+"""Torch's functions that are emulated, by name."""
 
 
 def _letters(count: int, first: int = 0) -> str:
@@ -229,7 +176,8 @@ def _letters(count: int, first: int = 0) -> str:
     return BATCH[first : first + count]
 
 
-def _added(input: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+def _added(input: Tensor, product: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta·input + alpha·product."""
     scaled = product if alpha == 1 else alpha * product
     if beta == 0:  # not even NaN propagates
         return scaled
@@ -285,7 +233,3 @@ def _pair(number: Any) -> Pair:
     """(rows, columns) from one number or a sequence of one or two."""
     numbers = [int(n) for n in number] if isinstance(number, Sequence) else [int(number)]
     return numbers[0], numbers[-1]
-
-
-def _single(number: Any) -> int:
-    return _pair(number)[0]

@@ -6,6 +6,7 @@ Weights are rounded when they are first read after a change, and that result ser
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from shoal.numerics.rounding.blocks import scale_by_powers, shared_exponents
 from shoal.numerics.rounding.plan import FLOAT32
 from shoal.numerics.rounding.quantize import quantize
 from shoal.numerics.schemes.cast import Cast
-from shoal.numerics.schemes.scheme import Scheme, holds
+from shoal.numerics.schemes.scheme import CASTS, Scheme, holds
 from shoal.system.threads import share_out
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
@@ -42,21 +43,21 @@ class SchemeCasts:
 
     def __init__(self, scheme: Scheme, counts: Counts, seed: int, count: bool = True) -> None:
         self.scheme, self.counts, self.seed, self.count = scheme, counts, seed, count
-        self._parameters: dict[str, weakref.ref[Tensor]] = {}
+        self._casts: dict[str, Cast] = {role: cast for role in CASTS if (cast := getattr(scheme, role)) is not None}
+        self._parameters = weakref.WeakValueDictionary[str, Tensor]()
         self._names: dict[int, str] = {}  # by the address of a parameter's memory
         self._rounded: dict[str, tuple[int, Read]] = {}  # by name: the version that was rounded, and the result
 
     # ---- weights ---------------------------------------------------------------------------------------------------
 
-    def know(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+    def know(self, parameters: Mapping[str, Tensor]) -> None:
         """The model's parameters by name."""
-        self._parameters |= {name: weakref.ref(parameter) for name, parameter in parameters}
+        self._parameters.update(parameters)
         self.find()
 
     def find(self) -> None:
         """Look up where the parameters are: they may have been moved."""
-        alive = {name: weight for name, reference in self._parameters.items() if (weight := reference()) is not None}
-        self._names = {weight.untyped_storage().data_ptr(): name for name, weight in alive.items()}
+        self._names = {weight.untyped_storage().data_ptr(): name for name, weight in self._parameters.items()}
 
     def is_weight(self, x: Tensor) -> bool:
         """Whether this is one of the parameters, or a view of one."""
@@ -74,7 +75,7 @@ class SchemeCasts:
     def set_aside(self) -> Iterator[None]:
         """What is rounded in here is forgotten afterwards; the weights are then as before."""
         kept = self._rounded
-        versions = {name: weight._version for name in kept if (weight := self._parameters[name]()) is not None}
+        versions = {name: weight._version for name, weight in self._parameters.items()}
         self._rounded = dict(kept)
         try:
             yield
@@ -82,19 +83,20 @@ class SchemeCasts:
             self._rounded = {
                 name: (weight._version if version == versions.get(name) else -1, read)
                 for name, (version, read) in kept.items()
-                if (weight := self._parameters[name]()) is not None
+                if (weight := self._parameters.get(name)) is not None
             }
 
-    def _read_weight(self, cast: Cast, layer: str, x: Tensor) -> Read:
+    def _read_weight(self, layer: str, x: Tensor) -> Read:
         """The rounded weight; of a view, the same view of it."""
         name = self._names.get(x.untyped_storage().data_ptr())
-        weight = None if name is None else self._parameters[name]()
+        weight = None if name is None else self._parameters.get(name)
         if name is None or weight is None or torch.empty_like(weight, device="meta").stride() != weight.stride():
-            return self._read(WEIGHTS, cast, layer, x)  # its memory has gaps
+            return self._read(WEIGHTS, layer, x)  # its memory has gaps
         version, kept = self._rounded.get(name, (-1, None))
         if kept is None or version != weight._version:
-            previous = times_power(*kept) if kept is not None and cast.rounding == "hysteresis" else None
-            kept = _laid_out(self._read(WEIGHTS, cast, layer, weight.detach(), previous), weight)
+            hysteresis = self._casts[WEIGHTS].rounding == "hysteresis"
+            previous = times_power(*kept) if kept is not None and hysteresis else None
+            kept = _laid_out(self._read(WEIGHTS, layer, weight.detach(), previous), weight)
             self._rounded[name] = weight._version, kept
         if x.shape == weight.shape and x.stride() == weight.stride():
             return kept
@@ -105,60 +107,46 @@ class SchemeCasts:
 
     def reader(self, kind: str, layer: str) -> Reader | None:
         """How operands of this kind are read; blocks of matrices are left to `product`."""
-        cast: Cast | None = getattr(self.scheme, kind)
-        if cast is None:
+        if kind not in self._casts:
             return None
-        if cast.shares == "blocks":
+        if self.in_blocks([kind]):
             return Read
-        if kind == WEIGHTS:
-            return lambda x: self._read_weight(cast, layer, x)
-        return lambda x: self._read(kind, cast, layer, x)
+        return partial(self._read_weight, layer) if kind == WEIGHTS else partial(self._read, kind, layer)
 
     def holds(self, kind: str, operand: Scalar) -> bool:
         """Whether a unit's operand format has all values of the role's cast."""
-        cast: Cast | None = getattr(self.scheme, kind)
+        cast = self._casts.get(kind)
         return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
 
-    def in_blocks(self, kinds: tuple[str, str]) -> bool:
+    def in_blocks(self, kinds: Iterable[str]) -> bool:
         """Whether an operand of these kinds has blocks."""
-        return any(self._blocks(kind) is not None for kind in kinds)
+        return any(self._casts[kind].shares == "blocks" for kind in kinds if kind in self._casts)
 
     def product(self, kinds: tuple[str, str], layer: str, a: Tensor, b: Tensor, through: Multiply) -> Tensor:
-        """`through(a, b)`; if an operand has blocks, as products of blocks."""
-        first, second = (self._blocks(kind) for kind in kinds)
-        if first is None and second is None:
-            return through(a, b)
-        of_a, of_b = (
-            None if cast is None else self._matrix_rounder(kind, cast, layer)
-            for kind, cast in zip(kinds, (first, second), strict=True)
-        )
-        runs = [cast.run for cast in (first, second) if cast is not None and cast.run is not None]
+        """a times b as products of blocks, each `through` the unit."""
+        of_a, of_b = (partial(self._round_matrix, kind, layer) if self.in_blocks([kind]) else None for kind in kinds)
+        runs = [run for kind in kinds if self.in_blocks([kind]) and (run := self._casts[kind].run) is not None]
         return multiply_blocks(a, b, of_a, of_b, through, min(runs, default=None))
 
     def straight(self, role: str, name: str, x: Tensor) -> Tensor:
         """The input of a normalisation or the output of an activation function, rounded; gradients pass unchanged."""
-        cast: Cast | None = getattr(self.scheme, role)
-        if cast is None or x.dtype != torch.float32:
+        if role not in self._casts or x.dtype != torch.float32:
             return x
-        return Straight.apply(x, lambda numbers: self.round(role, cast, name, numbers))
-
-    def _blocks(self, kind: str) -> Cast | None:
-        cast: Cast | None = getattr(self.scheme, kind)
-        return cast if cast is not None and cast.shares == "blocks" else None
+        return Straight.apply(x, partial(self.round, role, name))
 
     # ---- rounding --------------------------------------------------------------------------------------------------
 
-    def round(self, role: str, cast: Cast, layer: str, x: Tensor) -> Tensor:
+    def round(self, role: str, layer: str, x: Tensor) -> Tensor:
         """x rounded, events counted. Blocks, unless the whole tensor, are those of a matrix: first axis × the rest."""
-        if cast.shares != "blocks":
-            return times_power(*self._read(role, cast, layer, x))
+        if not self.in_blocks([role]):
+            return times_power(*self._read(role, layer, x))
         matrix = x.reshape(len(x), -1) if x.dim() > 1 else x.reshape(1, -1)
-        values, exponents = self._matrix_rounder(role, cast, layer)(matrix)
+        values, exponents = self._round_matrix(role, layer, matrix)
         return scaled(values, exponents).reshape(x.shape)
 
-    def _read(self, role: str, cast: Cast, layer: str, x: Tensor, previous: Tensor | None = None) -> Read:
+    def _read(self, role: str, layer: str, x: Tensor, previous: Tensor | None = None) -> Read:
         """A tensor as values of the cast's element format times a power of two."""
-        x = x.detach()
+        cast, x = self._casts[role], x.detach()
         if cast.squeeze:
             squeezed, expand = squeeze(x, cast.element)
             rounded = self._quantized(cast, squeezed)
@@ -172,17 +160,14 @@ class SchemeCasts:
         self._count(role, layer, x, rounded, cast.element.max * 2.0**exponent, cast.element.min * 2.0**exponent)
         return Read(times_power(rounded, -exponent), exponent)
 
-    def _matrix_rounder(self, role: str, cast: Cast, layer: str) -> Rounder:
-        """Rounds a matrix (…, R, C) in blocks: returns element values, and the exponent of each."""
-
-        def rounded(x: Tensor) -> tuple[Tensor, Tensor]:
-            assert isinstance(cast.format, BlockFormat)
-            exponents = shared_exponents(x, cast.format, FLOAT32)
-            values = scaled(self._quantized(cast, x), -exponents)
-            self._count(role, layer, scaled(x, -exponents), values, cast.element.max, cast.element.min)
-            return values, exponents
-
-        return rounded
+    def _round_matrix(self, role: str, layer: str, x: Tensor) -> tuple[Tensor, Tensor]:
+        """A matrix (…, R, C) rounded in blocks: element values, and the exponent of each."""
+        cast = self._casts[role]
+        assert isinstance(cast.format, BlockFormat)
+        exponents = shared_exponents(x, cast.format, FLOAT32)
+        values = scaled(self._quantized(cast, x), -exponents)
+        self._count(role, layer, scaled(x, -exponents), values, cast.element.max, cast.element.min)
+        return values, exponents
 
     def _quantized(self, cast: Cast, x: Tensor, previous: Tensor | None = None) -> Tensor:
         chance = cast.rounding == "stochastic"
@@ -195,7 +180,7 @@ class SchemeCasts:
     def _count(self, role: str, layer: str, x: Tensor, rounded: Tensor, highest: float, lowest: float) -> None:
         if self.count:
             saturated, overflowed, underflowed = count_events(x, rounded, highest, lowest)
-            self.counts.add_rounding(layer, role, MacStats(x.numel(), saturated, overflowed, underflowed))
+            self.counts.add_to_layer(layer, role, MacStats(x.numel(), saturated, overflowed, underflowed))
 
     # ---- state -----------------------------------------------------------------------------------------------------
 
@@ -206,7 +191,7 @@ class SchemeCasts:
         """
         cast, state = self.scheme.weights, {}
         for name, (version, read) in self._rounded.items():
-            weight = self._parameters[name]()
+            weight = self._parameters.get(name)
             fresh = weight is not None and weight._version == version
             if cast is not None and cast.rounding in ("stochastic", "hysteresis"):
                 state[f"{FRESH if fresh else STALE}{name}"] = times_power(*read)
@@ -221,12 +206,12 @@ class SchemeCasts:
         for key, full in state.items():
             prefix = next((prefix for prefix in (FRESH, STALE, KNOWN) if key.startswith(prefix)), "")
             name = key.removeprefix(prefix)
-            weight = self._parameters[name]() if prefix and name in self._parameters else None
-            if weight is None or cast is None:
+            weight = self._parameters.get(name)
+            if weight is None or cast is None or not prefix:
                 continue
             if prefix == KNOWN:
                 counts, self.count = self.count, False
-                read = self._read(WEIGHTS, cast, "", weight)
+                read = self._read(WEIGHTS, "", weight)
                 self.count = counts
             else:
                 format = cast.format
@@ -251,10 +236,7 @@ def _as_special(operand: Scalar, cast: Cast) -> bool:
     """Whether the operand format has infinities and NaN if the cast's has them."""
     if not isinstance(cast.element, FloatFormat):
         return True
-    infinities, nans = (
-        isinstance(operand, FloatFormat) and operand.infinities,
-        isinstance(operand, FloatFormat) and operand.nans,
-    )
+    infinities, nans = (operand.infinities, operand.nans) if isinstance(operand, FloatFormat) else (False, False)
     return cast.element.infinities <= infinities and cast.element.nans <= nans
 
 
@@ -271,8 +253,10 @@ def multiply_blocks(
     """(…, M, K) × (…, K, N); an operand without a rounder has no powers of two. `run`: width of a block, None: all."""
     if not (a.numel() and b.numel()):
         return through(a, b)  # zeros, or nothing
-    first, powers_a = _rounded(a, round_a)
-    second, powers_b = _rounded(b.mT, round_b)  # (…, N, K)
+    (first, powers_a), (second, powers_b) = (
+        (x, torch.zeros_like(x, dtype=torch.int64)) if rounder is None else rounder(x.contiguous())
+        for x, rounder in ((a, round_a), (b.mT, round_b))  # (…, M, K) and (…, N, K)
+    )
     depth = a.shape[-1]
     if run is None or run >= depth:
         return scaled(through(first, second.mT), powers_a[..., :1] + powers_b[..., :1].mT)
@@ -289,10 +273,6 @@ def scaled(x: Tensor, exponents: Tensor) -> Tensor:
     if exponents.numel() and int(exponents.abs().max()) <= NORMAL:
         return x * ((exponents.to(torch.int32) + 127) << 23).view(torch.float32)
     return scale_by_powers(x.double(), exponents.to(torch.int64)).float()
-
-
-def _rounded(x: Tensor, rounder: Rounder | None) -> tuple[Tensor, Tensor]:
-    return (x, torch.zeros_like(x, dtype=torch.int64)) if rounder is None else rounder(x.contiguous())
 
 
 def _runs(x: Tensor, run: int) -> Tensor:
@@ -341,8 +321,8 @@ def count_events(x: Tensor, rounded: Tensor, highest: float, lowest: float) -> t
         return 0
 
     share_out(work, before.size, torch.get_num_threads() if before.size > ALONE else 1)
-    saturated, overflowed, underflowed = np.sum(totals, axis=0) if totals else (0, 0, 0)
-    return int(saturated), int(overflowed), int(underflowed)
+    saturated, overflowed, underflowed = map(sum, zip((0, 0, 0), *totals, strict=True))
+    return saturated, overflowed, underflowed
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

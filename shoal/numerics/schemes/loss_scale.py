@@ -124,13 +124,12 @@ class Scaler:
         self.skipped += not take
         self._in_a_row = 0 if take else self._in_a_row + 1
         if self._in_a_row >= PATIENCE and (not rule.changes or self.scale < 1):
-            raise Diverged(self._sentence())
+            if not rule.changes:
+                raise Diverged(f"The gradients of the last {PATIENCE} steps are not finite")
+            raise Diverged(
+                f"The loss scale has fallen to {self.scale:.1g} and the last {PATIENCE} steps overflowed all the same"
+            )
         return take
-
-    def _sentence(self) -> str:
-        if not self.rule.changes:
-            return f"The gradients of the last {PATIENCE} steps are not finite"
-        return f"The loss scale has fallen to {self.scale:.1g} and the last {PATIENCE} steps overflowed all the same"
 
     def state(self) -> list[float]:
         """All that decides its future."""

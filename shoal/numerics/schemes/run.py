@@ -6,13 +6,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from shoal.errors import UserError
-from shoal.numerics.emulation.coverage import NOTHING, Counts, Coverage
+from shoal.numerics.emulation.coverage import NOTHING
 from shoal.numerics.emulation.emulate import Emulation
 from shoal.numerics.formats.types import FloatFormat
 from shoal.numerics.mac.matmul import MacStats
@@ -20,24 +19,6 @@ from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.schemes.casting import SchemeCasts
 from shoal.numerics.schemes.loss_scale import LossScale, Scaler
 from shoal.numerics.schemes.scheme import UNITS, Scheme
-
-BACKWARD = ("grad_input", "grad_weight")
-"""Products of the backward pass."""
-GRADIENTS = ("activation_gradients", "weight_gradients")
-"""Its casts."""
-
-
-class LayerCounts(NamedTuple):
-    """Events of one layer in one role."""
-
-    layer: str
-    role: str
-    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
-    numbers: int
-    """MACs, or numbers that were rounded."""
-    saturated: int
-    overflowed: int
-    underflowed: int
 
 
 class SchemeRun:
@@ -48,7 +29,7 @@ class SchemeRun:
         units = {role: None if (unit := getattr(scheme, role)) is None else lenient(unit) for role in UNITS}
         self.emulation = Emulation(units, strict, seed, stats)
         self.emulation.layer_units = {key: lenient(unit) for key, unit in scheme.layer_units().items()}
-        self.counts: Counts = self.emulation.counts
+        self.counts = self.emulation.counts
         self.casts = SchemeCasts(scheme, self.counts, seed, stats)
         self.emulation.casts = self.casts
         self._lost: dict[str, Tensor] = {}
@@ -62,7 +43,7 @@ class SchemeRun:
         layers = {name.removesuffix(".weight") for name in parameters}
         if unknown := [layer for layer, _ in self.emulation.layer_units if layer not in layers]:
             raise UserError(f"The scheme has an accumulator for '{unknown[0]}', but the model has no such layer.")
-        self.casts.know(parameters.items())
+        self.casts.know(parameters)
         if self.scheme.master is not None:
             with torch.no_grad():
                 for name, parameter in updated.items():
@@ -90,13 +71,11 @@ class SchemeRun:
         """Round the gradients of the scaled loss and undo its scale, in place; False: skip this step."""
         scaler = self.scaler(name)
         scale = scaler.scale  # before it changes
-        finite = finite_loss and _all_finite(list(gradients.values()))
-        cast = self.scheme.weight_gradients
-        if cast is not None:  # it may hide what is not finite, or make it so
+        finite = finite_loss and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
+        if self.scheme.weight_gradients is not None:  # it may hide what is not finite, or make it so
             for parameter, gradient in gradients.items():
-                layer = parameter.removesuffix(".weight")
-                gradient.copy_(self.casts.round("weight_gradients", cast, layer, gradient))
-            finite = finite and _all_finite(list(gradients.values()))
+                gradient.copy_(self.casts.round("weight_gradients", parameter.removesuffix(".weight"), gradient))
+            finite = finite and all(bool(gradient.isfinite().all()) for gradient in gradients.values())
         if not scaler.judge(finite, self._overflow_share(self._before.pop(name, None))):
             return False
         if scale != 1 and gradients:
@@ -118,7 +97,7 @@ class SchemeRun:
                 parameter.copy_(new)
         if scheme.state is not None:
             for tensor in state():
-                tensor.copy_(self.casts.round("state", scheme.state, "optimizer", tensor))
+                tensor.copy_(self.casts.round("state", "optimizer", tensor))
         self.casts.forget_weights()
 
     def _compensated(self, name: str, old: Tensor, parameter: Tensor) -> Tensor:
@@ -134,14 +113,13 @@ class SchemeRun:
 
     def _kept(self, name: str, x: Tensor) -> Tensor:
         """x in the master's format."""
-        assert self.scheme.master is not None
-        return self.casts.round("master", self.scheme.master, name.removesuffix(".weight"), x)
+        return self.casts.round("master", name.removesuffix(".weight"), x)
 
     def _backward_counts(self) -> dict[str, MacStats]:
         """Events of the backward pass in which a loss scale shows: not casts that adjust to their tensor's range."""
-        casts = {role: getattr(self.scheme, role) for role in GRADIENTS}
+        casts = {role: getattr(self.scheme, role) for role in ("activation_gradients", "weight_gradients")}
         limited = [role for role, cast in casts.items() if cast is None or not (cast.shares or cast.squeeze)]
-        sums = dict.fromkeys((*BACKWARD, *limited), NOTHING)
+        sums = dict.fromkeys(("grad_input", "grad_weight", *limited), NOTHING)
         for (_, role), happened in self.counts.by_layer.items():
             if role in sums:
                 sums[role] += happened
@@ -157,18 +135,7 @@ class SchemeRun:
             shares.append(events / numbers if numbers else 0.0)
         return max(shares)
 
-    # ---- reports and state -----------------------------------------------------------------------------------------
-
-    def by_layer(self) -> list[LayerCounts]:
-        """Events by layer and role, in the order of their first occurrence."""
-        return [
-            LayerCounts(layer, role, n.macs, n.saturated, n.overflowed, n.underflowed)
-            for (layer, role), n in self.counts.by_layer.items()
-        ]
-
-    def coverage(self) -> Coverage:
-        """Which functions were emulated and which were not."""
-        return self.counts.coverage()
+    # ---- log and state ---------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
         """Numbers for the log: loss scales, skipped steps, MACs and their events so far."""
@@ -177,8 +144,7 @@ class SchemeRun:
             suffix = f"/{name}" if name else ""
             metrics |= {f"scale{suffix}": scaler.scale, f"skipped{suffix}": scaler.skipped}
         total = sum(self.counts.by_role.values(), NOTHING)
-        names = ("macs", "saturated", "overflowed", "underflowed")
-        return metrics | {f"mac/{name}": getattr(total, name) for name in names}
+        return metrics | {f"mac/{name}": count for name, count in vars(total).items()}
 
     def state(self) -> dict[str, Tensor]:
         """Everything that decides the future, besides weights and optimizer."""
@@ -191,16 +157,12 @@ class SchemeRun:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state` returned."""
-        counts = {name.removeprefix("mac."): value.tolist() for name, value in state.items() if name.startswith("mac.")}
-        self.counts.load_state(counts)
+        self.counts.load_state({name: value.tolist() for name, value in part_of(state, "mac.").items()})
         self._before = {}
         self.casts.load_state(state)
-        self._lost = {
-            name.removeprefix("lost."): value.clone() for name, value in state.items() if name.startswith("lost.")
-        }
-        for name, value in state.items():
-            if name.startswith("scaler."):
-                self.scaler(name.removeprefix("scaler.")).load_state(value.tolist())
+        self._lost = {name: value.clone() for name, value in part_of(state, "lost.").items()}
+        for name, value in part_of(state, "scaler.").items():
+            self.scaler(name).load_state(value.tolist())
 
 
 def lenient(unit: MacUnit) -> MacUnit:
@@ -215,7 +177,6 @@ def lenient(unit: MacUnit) -> MacUnit:
     return replace(unit, nan="infinity" if infinite else "zero")
 
 
-def _all_finite(tensors: Sequence[Tensor]) -> bool:
-    if not tensors:
-        return True
-    return bool(torch.stack([tensor.isfinite().all() for tensor in tensors]).all())
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The entries of a saved state whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}

@@ -93,10 +93,8 @@ class Scheme:
     """Accumulators of single layers in place of the units': `stem.forward=E6M7, classify=E5M5`."""
 
     def __post_init__(self) -> None:
-        for role in CASTS:
-            object.__setattr__(self, role, _cast(role, getattr(self, role)))
-        for role in UNITS:
-            object.__setattr__(self, role, _unit(role, getattr(self, role)))
+        for role in (*CASTS, *UNITS):
+            object.__setattr__(self, role, _part(role, getattr(self, role)))
         check_choice("update", self.update, ("rounded", "compensated"))
         check_range("average_every", whole_number("average_every", self.average_every), 1)
         if self.average_after is not None:
@@ -118,9 +116,7 @@ class Scheme:
         in_one_form = ", ".join(f"{layer}.{product}={format!r}" for (layer, product), format in accumulators)
         object.__setattr__(self, "accumulators", in_one_form)
         for role in UNITS:
-            self._check_widths(role)
-            if getattr(self, role) is not None:
-                self._check_operands(role, getattr(self, role))
+            self._check_operands(role, getattr(self, role))
         for (_, role), unit in self.layer_units().items():
             self._check_operands(role, unit)
 
@@ -135,15 +131,13 @@ class Scheme:
             units[layer, role] = replace(unit, accumulator=accumulator, fused=fused)
         return units
 
-    def _check_widths(self, role: str) -> None:
-        """Refuse blocks that do not cut the sum at the same places."""
+    def _check_operands(self, role: str, unit: MacUnit | None) -> None:
+        """Refuse blocks that do not cut the sum at the same places, and casts whose values a unit cannot take."""
         casts: list[Cast | None] = [getattr(self, kind) for kind in OPERANDS[role]]
         if len({cast.run for cast in casts if cast is not None and cast.run is not None}) > 1:
             raise UserError(f"The operands of the {role} product have blocks of different widths; give them the same.")
-
-    def _check_operands(self, role: str, unit: MacUnit) -> None:
-        """Refuse casts whose values a unit cannot take."""
-        casts: list[Cast | None] = [getattr(self, kind) for kind in OPERANDS[role]]
+        if unit is None:
+            return
         formats: tuple[Scalar, ...] = unit.multiplier.formats
         for kind, cast, operand in zip(OPERANDS[role], casts, formats, strict=True):
             if cast is None:
@@ -246,26 +240,19 @@ def parse_accumulators(text: str) -> Accumulators:
     return of_layers | of_products
 
 
-def _cast(role: str, value: object) -> Cast | None:
+def _part(role: str, value: object) -> Cast | MacUnit | None:
+    """The cast or unit of a role, from a value or its name; None: float32."""
     if value is None or (isinstance(value, str) and value.strip().lower() in PLAIN):
         return None
+    is_unit = role in UNITS
     if isinstance(value, str):
-        return parse_cast(value)
-    if isinstance(value, Cast):
+        return parse_mac(value) if is_unit else parse_cast(value)
+    if isinstance(value, MacUnit if is_unit else Cast):
         return value
-    if isinstance(value, Scalar | BlockFormat):
+    if isinstance(value, Scalar | BlockFormat) and not is_unit:
         return Cast(value)
-    raise UserError(f"{role} is {value!r}, but must be a Cast, a number format or the name of one.")
-
-
-def _unit(role: str, value: object) -> MacUnit | None:
-    if value is None or (isinstance(value, str) and value.strip().lower() in PLAIN):
-        return None
-    if isinstance(value, str):
-        return parse_mac(value)
-    if isinstance(value, MacUnit):
-        return value
-    raise UserError(f"{role} is {value!r}, but must be a MacUnit or the name of one.")
+    wanted = "MacUnit" if is_unit else "Cast, a number format"
+    raise UserError(f"{role} is {value!r}, but must be a {wanted} or the name of one.")
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
@@ -296,18 +283,12 @@ def _parse(text: str) -> Scheme:
             )
         check_choice("The field of a scheme", name, FIELDS)
         changes[name] = _value(name, value)
-    return replace(_base(base), **changes)
-
-
-def _base(name: str) -> Scheme:
-    known = SCHEMES.get(PLAIN[0] if name.lower() in PLAIN else name.lower())
-    if known is not None:
-        return known
-    if "+" not in name:
+    scheme = SCHEMES.get(PLAIN[0] if base.lower() in PLAIN else base.lower())
+    if scheme is None and "+" not in base:
         raise UserError(
-            f"'{printable(name)}' is not a scheme; choose one of {', '.join(SCHEMES)}, or a unit such as E5M2:5+E6M5."
+            f"'{printable(base)}' is not a scheme; choose one of {', '.join(SCHEMES)}, or a unit such as E5M2:5+E6M5."
         )
-    return _of_unit(parse_mac(name))
+    return replace(scheme or _of_unit(parse_mac(base)), **changes)
 
 
 def _of_unit(unit: MacUnit) -> Scheme:

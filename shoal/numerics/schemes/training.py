@@ -1,8 +1,10 @@
 """`low_precision`: an unmodified PyTorch model and its optimizer, trained in a scheme."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import astuple
 from types import TracebackType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +13,7 @@ from torch.optim import Optimizer
 from shoal.errors import UserError, whole_number
 from shoal.numerics.emulation.coverage import Coverage
 from shoal.numerics.schemes.loss_scale import LossScale, parse_loss_scale
-from shoal.numerics.schemes.run import LayerCounts, SchemeRun
+from shoal.numerics.schemes.run import SchemeRun, part_of
 from shoal.numerics.schemes.scheme import Scheme, parse_scheme
 
 
@@ -58,6 +60,19 @@ def low_precision(
     )
 
 
+class LayerCounts(NamedTuple):
+    """Events of one layer in one role."""
+
+    layer: str
+    role: str
+    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
+    numbers: int
+    """MACs, or numbers that were rounded."""
+    saturated: int
+    overflowed: int
+    underflowed: int
+
+
 class LowPrecision:
     """A model and its optimizer in a scheme; a context in which the model computes in it."""
 
@@ -76,7 +91,6 @@ class LowPrecision:
         self._average_from = _first_averaged(run.scheme, steps)
         self._mean: dict[str, Tensor] = {}
         self._averaged = 0
-        self._contexts: list[AbstractContextManager[object]] = []
         self._entered = run.scheme.is_plain
         run.begin(self._parameters, self._updated)
 
@@ -101,14 +115,13 @@ class LowPrecision:
         return self.run.scaler("").skipped
 
     def __enter__(self) -> "LowPrecision":
-        context = self.run.context()
-        context.__enter__()
-        self._contexts.append(context)
+        self.run.context().__enter__()
         self._entered = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._contexts.pop().__exit__(kind, error, at)
+        if not self.scheme.is_plain:
+            self.run.emulation.__exit__(kind, error, at)
 
     def step(self, loss: Tensor) -> bool:
         """Gradients of the loss, then one step of the optimizer; False if the step overflowed and was skipped."""
@@ -204,12 +217,13 @@ class LowPrecision:
     # ---- reports and state -----------------------------------------------------------------------------------------
 
     def by_layer(self) -> list[LayerCounts]:
-        """What saturated, overflowed and underflowed, by layer and role."""
-        return self.run.by_layer()
+        """What saturated, overflowed and underflowed by layer and role, in the order of their first occurrence."""
+        counted = self.run.counts.by_layer.items()
+        return [LayerCounts(layer, role, *astuple(happened)) for (layer, role), happened in counted]
 
     def coverage(self) -> Coverage:
         """Which functions were emulated and which were not, by role; as a string, a table."""
-        return self.run.coverage()
+        return self.run.counts.coverage()
 
     def metrics(self) -> dict[str, float]:
         """Numbers for a log: the loss scale, skipped steps, MACs and their events so far."""
@@ -227,9 +241,7 @@ class LowPrecision:
             raise UserError("This is not the state of a training in a scheme.")
         self.run.load_state(state)
         self._averaged = int(state["averaged"])
-        self._mean = {
-            name.removeprefix("mean."): value.clone() for name, value in state.items() if name.startswith("mean.")
-        }
+        self._mean = {name: value.clone() for name, value in part_of(state, "mean.").items()}
 
 
 def _first_averaged(scheme: Scheme, steps: int | None) -> int | None:
