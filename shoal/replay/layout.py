@@ -1,5 +1,6 @@
 """What a row of the ring holds, how many rows a copy needs, and what that takes."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,10 +9,11 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import counted
-from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND, UNBOUNDED
+from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND
 
 STORAGES = ("float32", "float16", "bfloat16")
-BOUNDS = (UNBOUNDED, FLOAT16_BOUND, BFLOAT16_BOUND)
+BOUNDS = {"float16": FLOAT16_BOUND, "bfloat16": BFLOAT16_BOUND}
+"""The smallest magnitudes that 16-bit storage would round to infinity."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,4 @@ def ring_bytes(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int) 
 
 def most_that_fit(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int, usable: int) -> int:
     """The most transitions a copy, at most the given number, whose ring takes no more bytes than `usable`."""
-    fit, beyond = 0, transitions + 1
-    while beyond - fit > 1:
-        middle = (fit + beyond) // 2
-        if ring_bytes(spec, layout, copies, middle) <= usable:
-            fit = middle
-        else:
-            beyond = middle
-    return fit
+    return bisect_right(range(1, transitions + 1), usable, key=lambda each: ring_bytes(spec, layout, copies, each))

@@ -37,13 +37,11 @@ class Limited:
         """Copies (M, B) and transition numbers (M, B); as many draws must be left."""
         self._notice(history)
         copies, transitions = np.empty(minibatches * batch, np.int64), np.empty(minibatches * batch, np.int64)
-        oldest, added = np.asarray(history.oldest), np.asarray(history.added)
-        total = int((added - oldest).sum())
-        filled = _draw(rng.integers(total, size=TRIES * copies.size), oldest, added, self.times, self.most, copies,
-                       transitions)  # fmt: skip
+        numbers = rng.integers((self._added - self._oldest).sum(), size=TRIES * copies.size)
+        filled = _draw(numbers, self._oldest, self._added, self.times, self.most, copies, transitions)
         if filled < copies.size:  # few are left: choose among them alone
-            eligible = _eligible(self.times, oldest, added, self.most)
-            chosen = rng.permutation(eligible)[: copies.size - filled]
+            *live, draws = self._draws_left()
+            chosen = rng.permutation(np.repeat(np.stack(live, axis=1), draws, axis=0))[: copies.size - filled]
             copies[filled:], transitions[filled:] = chosen[:, 0], chosen[:, 1]
             np.add.at(self.times, (chosen[:, 0], chosen[:, 1] % self.times.shape[1]), np.uint16(1))
         self._left -= copies.size
@@ -58,7 +56,14 @@ class Limited:
         """Continue from what `state` returned, with the same history."""
         self.times[:] = times
         self._oldest[:], self._added[:] = history.oldest, history.added
-        self._left = int(_left(self.times, self._oldest, self._added, self.most))
+        self._left = int(self._draws_left()[2].sum())
+
+    def _draws_left(self) -> tuple[Indices, Indices, Indices]:
+        """Copy and number of every live transition, and how often it may still be drawn."""
+        live = self._added - self._oldest
+        copies = np.repeat(np.arange(live.size), live)
+        numbers = np.arange(live.sum()) + np.repeat(self._added - np.cumsum(live), live)
+        return copies, numbers, self.most - self.times[copies, numbers % self.times.shape[1]].astype(np.int64)
 
     def _notice(self, history: History) -> None:
         """Take out what is no longer live since the last look, and put in what came: that has not been drawn yet."""
@@ -80,15 +85,6 @@ def _change(
             times[e, t % capacity] = 0
             more += most
     return more
-
-
-@njit(cache=True)
-def _left(times: NDArray[np.uint16], oldest: Indices, added: Indices, most: int) -> int:
-    total = 0
-    for e in range(oldest.size):
-        for t in range(oldest[e], added[e]):
-            total += most - times[e, t % times.shape[1]]
-    return total
 
 
 @njit(cache=True)
@@ -114,16 +110,3 @@ def _draw(
             copies[filled], transitions[filled] = e, t
             filled += 1
     return filled
-
-
-@njit(cache=True)
-def _eligible(times: NDArray[np.uint16], oldest: Indices, added: Indices, most: int) -> Indices:
-    """(draws left, 2): copy and number of every live transition, as often as it may still be drawn."""
-    listed = np.empty((_left(times, oldest, added, most), 2), np.int64)
-    filled = 0
-    for e in range(oldest.size):
-        for t in range(oldest[e], added[e]):
-            for _ in range(most - times[e, t % times.shape[1]]):
-                listed[filled, 0], listed[filled, 1] = e, t
-                filled += 1
-    return listed

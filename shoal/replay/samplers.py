@@ -27,12 +27,10 @@ class History(Protocol):
     @property
     def oldest(self) -> Indices:
         """(E,) the oldest live transition of each copy."""
-        ...
 
     @property
     def added(self) -> Indices:
         """(E,) one more than the newest transition of each copy."""
-        ...
 
 
 class Sampler(Protocol):
@@ -41,21 +39,16 @@ class Sampler(Protocol):
     @property
     def needs(self) -> int:
         """Live transitions that at least one copy must hold before anything can be drawn."""
-        ...
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B) of M mini-batches that are independent of each other."""
-        ...
 
 
 @dataclass(frozen=True)
 class Uniform:
     """Every live transition of every copy is equally likely, with replacement."""
 
-    @property
-    def needs(self) -> int:
-        """One transition."""
-        return 1
+    needs = 1
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
