@@ -51,7 +51,7 @@ def live(board: Board, index: int, parent: Channel) -> None:
 
     def beat() -> None:
         while True:
-            board.add(index, "ticks")
+            board.counts["ticks"][index] += 1
             if parent.connection.poll(TICK):  # closed: a parent sends nothing more
                 os._exit(0)
 

@@ -28,8 +28,8 @@ from shoal.system.memory import check_fits
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
-QUANTIZER = 0
-"""The quantizer's place on the board; actors follow."""
+QUANTIZER, ACTORS = 0, slice(1, None)
+"""Places on the board."""
 SLOTS = 4
 """Chunks that an actor may be ahead of the learner."""
 WATCH = 0.1
@@ -186,7 +186,7 @@ class LocalSystem(ActorSystem):
         for post in self.posts:
             assert post.child is not None
             # of a time in which this process itself was stopped, only a part counts
-            if not post.child.alive(self.board.count(post.index, "ticks"), min(passed, 1.0)):
+            if not post.child.alive(self.board.counts["ticks"][post.index], min(passed, 1.0)):
                 post.child.raise_fault()
                 self._replace(post)
 
@@ -213,14 +213,14 @@ class LocalSystem(ActorSystem):
             memory["chunks"] = self.queues[post.actor].memory
         module = "shoal.actorq.quantizer" if post.index == QUANTIZER else "shoal.actorq.actor"
         descriptors = [block.descriptor for block in memory.values()]
-        ticks = self.board.count(post.index, "ticks")
+        ticks = int(self.board.counts["ticks"][post.index])
         post.child = WatchedChild(module, self.spec_of(post, memory), descriptors, post.index, ticks)
         post.started += 1
 
     def spec_of(self, post: LocalPost, memory: dict[str, SharedMemory]) -> Message:
         """The specification of the process at a post."""
         spec = {name: block.spec for name, block in memory.items()} | {
-            "children": self.board.children,
+            "children": len(self.posts),
             "policy_bytes": self.template.nbytes,
             "payload_bytes": self.payloads.size,
         }
@@ -249,7 +249,7 @@ class LocalSystem(ActorSystem):
     def _done(self, post: LocalPost) -> int:
         """Chunks that an actor has sent; versions that the quantizer has broadcast."""
         if post.index == QUANTIZER:
-            return self.board.count(QUANTIZER, "steps")
+            return int(self.board.counts["steps"][QUANTIZER])
         return self.queues[post.actor].sent
 
 

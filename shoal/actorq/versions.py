@@ -40,7 +40,6 @@ class VersionSource(Protocol):
 
     def pull(self, after: int = 0) -> Version | None:
         """The latest version if its number is beyond `after`."""
-        ...
 
 
 class Versions:

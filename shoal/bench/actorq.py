@@ -134,7 +134,7 @@ def publishing(training: Training) -> Turn:
 
     def turn() -> None:
         latest = system.payloads.latest
-        if board.count(1, "number") == latest:
+        if board.counts["number"][1] == latest:
             system.payloads.publish(payload, latest)
         if collector.ready():
             training.step()
@@ -167,11 +167,11 @@ def run_system(
         def run_until(done: Callable[[], bool]) -> None:
             while not done():
                 turn()
-            pulls = board.count(1, "pulls")
-            while whole_pulls and board.count(1, "pulls") == pulls:
+            pulls = board.counts["pulls"][1]
+            while whole_pulls and board.counts["pulls"][1] == pulls:
                 turn()
 
-        run_until(lambda: board.count(1, "steps") >= first)
+        run_until(lambda: board.counts["steps"][1] >= first)
         energy = EnergyMeter()
         start, updates, counts, spent = time.perf_counter(), training.updates, *board.numbers(1)
         run_until(lambda: time.perf_counter() >= start + seconds)
