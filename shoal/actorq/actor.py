@@ -3,18 +3,21 @@
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shoal.actorq.board import Board
 from shoal.actorq.chunks import Chunk, ChunkLayout, ChunkQueue
 from shoal.actorq.heartbeat import live
 from shoal.actorq.player import Play, make_player
-from shoal.actorq.versions import Bytes, Versions, VersionSource
+from shoal.actorq.versions import Bytes, Versions
 from shoal.inference.policy import Policy
 from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
+
+if TYPE_CHECKING:
+    from shoal.actorq.remote import HandedVersion
 
 PAUSE = 0.0002
 """Seconds between two checks while waiting."""
@@ -46,7 +49,7 @@ class Actor:
         self,
         spec: Message,
         policy: Bytes,
-        versions: VersionSource,
+        versions: "Versions | HandedVersion",
         board: Board,
         index: int = 0,
         slots: int = 1,

@@ -68,8 +68,6 @@ class Conversion:
 class ClusterSystem(ActorSystem):
     """The quantizer and the actors of a run on a Ray cluster."""
 
-    published = 0
-
     def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
         self.ray = import_ray()
         super().__init__(config, spec, policy, play, chunk_steps, AHEAD)
@@ -223,19 +221,15 @@ class ClusterSystem(ActorSystem):
             self._folder = tempfile.TemporaryDirectory(
                 prefix="ray-", dir=folder if len(folder) < LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
             )
+            chunks = (AHEAD + 1) * self.config.actors * self.layout.nbytes
+            versions = (AHEAD + 2 + self.config.actors) * self.template.nbytes
             settings |= {
                 "num_cpus": self.config.actors,
-                "object_store_memory": self._store_bytes(),
+                "object_store_memory": max(STORE, 2 * (chunks + versions)),  # all that can be on its way, twice
                 "_temp_dir": self._folder.name,
             }
         self._connected = True
         connect(ray, address, settings)
-
-    def _store_bytes(self) -> int:
-        """Room for every chunk and version that can be on its way in a local Ray, twice."""
-        chunks = (AHEAD + 1) * self.config.actors * self.layout.nbytes
-        versions = (AHEAD + 2 + self.config.actors) * self.template.nbytes
-        return max(STORE, 2 * (chunks + versions))
 
     def _remote(self, cls: type, **options: Any) -> Any:
         """A class as Ray starts it: with one thread, and never again by itself."""

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.replay.limited import Limited
+from shoal.replay.samplers import Limited
 
 
 def history(oldest, added):
