@@ -107,11 +107,18 @@ class ClusterSystem(ActorSystem):
         with told_if_gone():
             ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
         self._look()
-        if self._converting and self._converting.payload in ready:
-            self._take_version(self._converting)
+        done = self._converting
+        if done and done.payload in ready and self._fetched(self.quantizer, done.payload) is not None:
+            self._converting = None
+            self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
+            self._convert()
         for post in self.posts:
             if post.calls and post.calls[0] in ready:
-                self._take_chunk(post)
+                message = self._fetched(post, post.calls[0])
+                if message is not None:
+                    post.calls.popleft()
+                    self.queues[post.actor].load(message[: self.layout.nbytes])
+                    self.board.give(post.index, message[self.layout.nbytes :])
             while wanted and self._newest and len(post.calls) + self.queues[post.actor].waiting < AHEAD:
                 payload, number, version = self._newest
                 post.calls.append(post.handle.play.remote([payload], number, version, self.board.exploration))
@@ -179,22 +186,6 @@ class ClusterSystem(ActorSystem):
             self._converting = Conversion(payload, numbers, version)
             self._waiting = None
 
-    def _take_version(self, done: Conversion) -> None:
-        """Hand a converted version to the actors from now on."""
-        if self._fetched(self.quantizer, done.payload) is None:
-            return
-        self._converting = None
-        self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
-        self._convert()
-
-    def _take_chunk(self, post: RemotePost) -> None:
-        """Put the oldest chunk that an actor was called for into its queue."""
-        message = self._fetched(post, post.calls[0])
-        if message is not None:
-            post.calls.popleft()
-            self.queues[post.actor].load(message[: self.layout.nbytes])
-            self.board.give(post.index, message[self.layout.nbytes :])
-
     def _fetched(self, post: RemotePost, call: Any) -> Any:
         """The answer to a call; None: it died, or its node with the answer, and was replaced."""
         try:
@@ -236,7 +227,7 @@ class ClusterSystem(ActorSystem):
         variables = thread_limits(1)
         if self.config.cluster == "local":  # what the learner can import; other nodes have their own paths
             variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        return self.ray.remote(concurrency_groups=GROUP)(cls).options(
+        return self.ray.remote(concurrency_groups={GROUP: 1})(cls).options(
             max_restarts=0, runtime_env={"env_vars": variables}, **options
         )
 

@@ -134,7 +134,9 @@ class Outcome:
 def simulate(settings: Settings) -> Outcome:
     """Simulate a run until it is steady, and long enough beyond; the same settings give the same outcome."""
     settings.check()
-    return _Run(settings).outcome()
+    run = _Run(settings)
+    run.env.run(until=run.finished)
+    return run.outcome()
 
 
 class _Run:
@@ -162,15 +164,8 @@ class _Run:
         self._rng = stream(settings.seed, "simulation")
         self._settled, self._enough = self._lengths()
         self._begun: dict[str, float] = {}
-
-    def outcome(self) -> Outcome:
-        """Run all processes to the end."""
-        self.env.process(self.learner())
-        self.env.process(self.quantizer())
-        for k in range(self.settings.actors):
-            self.env.process(self.actor(k))
-        self.env.run(until=self.finished)
-        return self._summary()
+        for process in (self.learner(), self.quantizer(), *map(self.actor, range(settings.actors))):
+            self.env.process(process)
 
     # ---- the processes ---------------------------------------------------------------------------------------------
 
@@ -311,7 +306,8 @@ class _Run:
         if (enough or self.updates >= MOST_UPDATES) and not self.finished.triggered:
             self.finished.succeed()
 
-    def _summary(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """What happened since the system was steady."""
         settings = self.settings
         now = self._counts()
         counted = {name: now[name] - self._begun[name] for name in now}

@@ -1,6 +1,5 @@
 """What a row of the ring holds, how many rows a copy needs, and what that takes."""
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -100,8 +99,3 @@ def rows_needed(spec: EnvSpec, transitions: int) -> int:
 def ring_bytes(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int) -> int:
     """What a ring of this many transitions a copy takes: its rows and the table of where transitions start."""
     return copies * (4 * layout.words * rows_needed(spec, transitions) + 8 * transitions)
-
-
-def most_that_fit(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int, usable: int) -> int:
-    """The most transitions a copy, at most the given number, whose ring takes no more bytes than `usable`."""
-    return bisect_right(range(1, transitions + 1), usable, key=lambda each: ring_bytes(spec, layout, copies, each))

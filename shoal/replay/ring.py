@@ -17,6 +17,9 @@ Shape letters: E copies, L some of them, R rows a copy, W words a row, C transit
 T time, N agents, O observation, A action, J joint.
 """
 
+from bisect import bisect_right
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
@@ -25,7 +28,7 @@ from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.replay import gather
 from shoal.replay.gather import Batch, Returns, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
-from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, most_that_fit, ring_bytes, rows_needed
+from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
 from shoal.replay.saved import SavedRing
 from shoal.system.memory import check_fits
@@ -66,14 +69,15 @@ class Ring(SavedRing):
             each = min(each, -(-limit // copies))
         layout = RowLayout.of(spec, storage)
 
+        needed = partial(ring_bytes, spec, layout, copies)
+
         def largest(usable: int) -> str:
-            fit = most_that_fit(spec, layout, copies, each, usable) * copies
+            fit = bisect_right(range(1, each + 1), usable, key=needed) * copies
             if fit == 0:
                 return f"not even one transition for each copy fits ({counted(copies, 'copy', 'copies')})"
             return f"the largest capacity that fits is {counted(fit, 'transition')}"
 
-        needed = ring_bytes(spec, layout, copies, each)
-        check_fits(f"A ring for {counted(each * copies, 'transition')}", needed, largest, reserved)
+        check_fits(f"A ring for {counted(each * copies, 'transition')}", needed(each), largest, reserved)
         super().__init__(layout, copies, each, rows_needed(spec, each))
         self.spec = spec
         self._batch: Batch | Returns | None = None
@@ -104,8 +108,7 @@ class Ring(SavedRing):
         chosen = self._all if copies is None else self._chosen(copies)
         if self.added[chosen].any():
             raise UserError("The ring has begun already: begin() takes the first observation of a run only.")
-        gather.write_first(self.store, self._head, chosen, self._first_seen(observation, chosen))
-        self._begun = bool(self._head.min() >= 0)
+        self._continue_with(self._seen(observation, chosen), chosen)
 
     def restart(self, observation: ArrayLike, copies: ArrayLike) -> None:
         """Take an observation (L, N, O) that does not follow from what these copies (L,) hold.
@@ -114,12 +117,11 @@ class Ring(SavedRing):
         """
         chosen = self._chosen(copies)
         self._check_whole()
-        first = self._first_seen(observation, chosen)
+        first = self._seen(observation, chosen)
         while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self.store.rows):
             self.oldest[chosen[full]] += 1
-        gather.write_restart(self.store, self._head, self.added, chosen, first)
+        self._continue_with(first, chosen)
         self._restarted = True
-        self._begun = bool(self._head.min() >= 0)
 
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
@@ -149,7 +151,12 @@ class Ring(SavedRing):
                 )
             self.oldest[copies] = np.minimum(self.oldest[copies] + 1, self.added[copies])
 
-    def _first_seen(self, observation: ArrayLike, copies: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _continue_with(self, observation: NDArray[np.float32], copies: NDArray[np.int64]) -> None:
+        """These copies act next on these observations."""
+        gather.write_restart(self.store, self._head, self.added, copies, observation)
+        self._begun = bool(self._head.min() >= 0)
+
+    def _seen(self, observation: ArrayLike, copies: NDArray[np.int64]) -> NDArray[np.float32]:
         """(L, N, O): what these copies see before they act."""
         shape = (copies.size, self.spec.agents, self.spec.observation_size)
         return self._checked_observation("observation", observation, copies, shape)

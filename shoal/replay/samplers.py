@@ -233,14 +233,9 @@ def _change(
 
 @njit(cache=True)
 def _draw(
-    numbers: Indices,
-    oldest: Indices,
-    added: Indices,
-    times: NDArray[np.uint16],
-    most: int,
-    copies: Indices,
+    numbers: Indices, oldest: Indices, added: Indices, times: NDArray[np.uint16], most: int, copies: Indices,
     transitions: Indices,
-) -> int:
+) -> int:  # fmt: skip
     """Take from these numbers of live transitions those that may still be drawn; returns how many there were."""
     ends = np.cumsum(added - oldest)
     filled = 0
