@@ -197,9 +197,10 @@ class Limited:
         return self.times.copy()
 
     def load_state(self, times: NDArray[np.uint16], history: History) -> None:
-        """Continue from what `state` returned, with the same history."""
-        self.times[:] = times
+        """Continue from what `state` returned, with the same history; the ring may have had another capacity."""
         self._oldest[:], self._added[:] = history.oldest, history.added
+        copies, numbers, _ = self._draws_left()
+        self.times[copies, numbers % self.times.shape[1]] = times[copies, numbers % times.shape[1]]
         self._left = int(self._draws_left()[2].sum())
 
     def _draws_left(self) -> tuple[Indices, Indices, Indices]:
