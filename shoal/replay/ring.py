@@ -149,7 +149,11 @@ class Ring(SavedRing):
                 raise RuntimeError(
                     f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
                 )
-            self.oldest[copies] = np.minimum(self.oldest[copies] + 1, self.added[copies])
+            *_, ended = arrays
+            for i in range(copies.size):  # only where there is no room
+                one = slice(i, i + 1)
+                if not gather.fits(self.store, self._head, self.oldest, self.added, copies[one], ended[one]):
+                    self.oldest[copies[i]] += 1
 
     def _continue_with(self, observation: NDArray[np.float32], copies: NDArray[np.int64]) -> None:
         """These copies act next on these observations."""
