@@ -14,11 +14,14 @@ class Board:
     """Flags of the learner, then two cache lines for each child process: its COUNTS and its SECONDS."""
 
     def __init__(self, children: int, memory: SharedMemory | None = None) -> None:
-        self.children = children
         self.memory = memory or SharedMemory(LINE * (1 + 2 * children))
         self._flags = self.memory.array(np.int64, (LINE // 8,))
         self._counts = self.memory.array(np.int64, (children, 8), LINE)
         self._seconds = self.memory.array(np.float64, (children, 8), LINE * (1 + children))
+        self.counts: dict[str, NDArray[np.int64]] = dict(zip(COUNTS, self._counts.T, strict=False))
+        """COUNTS by name, each an array with an entry for every child."""
+        self.seconds: dict[str, NDArray[np.float64]] = dict(zip(SECONDS, self._seconds.T, strict=False))
+        """SECONDS in the same way."""
 
     @property
     def stopping(self) -> bool:
@@ -47,38 +50,19 @@ class Board:
     def exploration(self, value: float) -> None:
         self._flags[2:3].view(np.float64)[0] = value
 
-    def count(self, child: int, name: str) -> int:
-        """One of a child's COUNTS."""
-        return int(self._counts[child, COUNTS.index(name)])
-
-    def add(self, child: int, name: str, amount: int = 1) -> None:
-        """Add to one of a child's COUNTS."""
-        self._counts[child, COUNTS.index(name)] += amount
-
-    def set(self, child: int, name: str, value: int) -> None:
-        """Set one of a child's COUNTS."""
-        self._counts[child, COUNTS.index(name)] = value
-
-    def seconds(self, child: int, name: str) -> float:
-        """One of a child's SECONDS."""
-        return float(self._seconds[child, SECONDS.index(name)])
-
-    def spend(self, child: int, name: str, seconds: float) -> None:
-        """Add to one of a child's SECONDS."""
-        self._seconds[child, SECONDS.index(name)] += seconds
-
     def numbers(self, child: int) -> tuple[dict[str, int], dict[str, float]]:
         """All of a child's COUNTS and SECONDS by name."""
-        return {name: self.count(child, name) for name in COUNTS}, {name: self.seconds(child, name) for name in SECONDS}
+        counts = {name: int(numbers[child]) for name, numbers in self.counts.items()}
+        return counts, {name: float(numbers[child]) for name, numbers in self.seconds.items()}
 
     def take(self, child: int) -> NDArray[np.uint8]:
-        """A child's counts and seconds as bytes, for a board elsewhere; here they start again at 0."""
-        lines = np.concatenate([self._counts[child].view(np.uint8), self._seconds[child].view(np.uint8)])
+        """A child's numbers as bytes, for a board elsewhere; here they start again at 0."""
+        numbers = np.concatenate([self._counts[child].view(np.uint8), self._seconds[child].view(np.uint8)])
         self._counts[child], self._seconds[child] = 0, 0
-        return lines
+        return numbers
 
-    def give(self, child: int, lines: NDArray[np.uint8]) -> None:
+    def give(self, child: int, numbers: NDArray[np.uint8]) -> None:
         """Add what `take` took from another board."""
-        counts, seconds = lines.reshape(2, LINE)
-        self._counts[child] += np.frombuffer(counts.tobytes(), np.int64)
-        self._seconds[child] += np.frombuffer(seconds.tobytes(), np.float64)
+        counts, seconds = np.frombuffer(numbers.tobytes(), np.int64).reshape(2, -1)
+        self._counts[child] += counts
+        self._seconds[child] += seconds.view(np.float64)

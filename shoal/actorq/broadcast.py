@@ -132,7 +132,7 @@ class RecentStates:
     def __init__(self, most: int, spec: EnvSpec) -> None:
         self.shape = most, spec.agents, spec.observation_size
         self.row = np.zeros((2 + most * spec.agents * spec.observation_size + 1) // 2 * 2 if most else 0, np.float32)
-        self._states = self.row[2 : 2 + int(np.prod(self.shape))].reshape(self.shape) if most else None
+        self._states = self.row[2 : 2 + int(np.prod(self.shape))].reshape(self.shape)
         self._added = 0
 
     def behind(self, numbers: Array) -> Array:
@@ -141,9 +141,9 @@ class RecentStates:
 
     def add(self, observation: NDArray[np.float32]) -> None:
         """Keep some of these observations (…, N, O)."""
-        if self._states is None:
-            return
         most, *sizes = self.shape
+        if not most:
+            return
         rows = observation.reshape(-1, *sizes)[::THIN][-most:]
         self._states[(self._added + np.arange(len(rows))) % most] = rows
         self._added += len(rows)
@@ -151,6 +151,6 @@ class RecentStates:
 
 
 def states_in(row: Array, sizes: tuple[int, int]) -> Array:
-    """(S, N, O): the states in such a row; observations are `seen` (N, O)."""
+    """(S, N, O): the states in such a row; `sizes`: (N, O) of each."""
     count = int(row[0]) if len(row) else 0
     return row[2 : 2 + count * sizes[0] * sizes[1]].reshape(count, *sizes)

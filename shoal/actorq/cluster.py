@@ -68,8 +68,6 @@ class Conversion:
 class ClusterSystem(ActorSystem):
     """The quantizer and the actors of a run on a Ray cluster."""
 
-    published = 0
-
     def __init__(self, config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, chunk_steps: int) -> None:
         self.ray = import_ray()
         super().__init__(config, spec, policy, play, chunk_steps, AHEAD)
@@ -109,11 +107,18 @@ class ClusterSystem(ActorSystem):
         with told_if_gone():
             ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
         self._look()
-        if self._converting and self._converting.payload in ready:
-            self._take_version(self._converting)
+        done = self._converting
+        if done and done.payload in ready and self._fetched(self.quantizer, done.payload) is not None:
+            self._converting = None
+            self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
+            self._convert()
         for post in self.posts:
             if post.calls and post.calls[0] in ready:
-                self._take_chunk(post)
+                message = self._fetched(post, post.calls[0])
+                if message is not None:
+                    post.calls.popleft()
+                    self.queues[post.actor].load(message[: self.layout.nbytes])
+                    self.board.give(post.index, message[self.layout.nbytes :])
             while wanted and self._newest and len(post.calls) + self.queues[post.actor].waiting < AHEAD:
                 payload, number, version = self._newest
                 post.calls.append(post.handle.play.remote([payload], number, version, self.board.exploration))
@@ -181,22 +186,6 @@ class ClusterSystem(ActorSystem):
             self._converting = Conversion(payload, numbers, version)
             self._waiting = None
 
-    def _take_version(self, done: Conversion) -> None:
-        """Hand a converted version to the actors from now on."""
-        if self._fetched(self.quantizer, done.payload) is None:
-            return
-        self._converting = None
-        self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
-        self._convert()
-
-    def _take_chunk(self, post: RemotePost) -> None:
-        """Put the oldest chunk that an actor was called for into its queue."""
-        message = self._fetched(post, post.calls[0])
-        if message is not None:
-            post.calls.popleft()
-            self.queues[post.actor].load(message[: self.layout.nbytes])
-            self.board.give(post.index, message[self.layout.nbytes :])
-
     def _fetched(self, post: RemotePost, call: Any) -> Any:
         """The answer to a call; None: it died, or its node with the answer, and was replaced."""
         try:
@@ -223,26 +212,22 @@ class ClusterSystem(ActorSystem):
             self._folder = tempfile.TemporaryDirectory(
                 prefix="ray-", dir=folder if len(folder) < LONGEST_FOLDER else "/tmp", ignore_cleanup_errors=True
             )
+            chunks = (AHEAD + 1) * self.config.actors * self.layout.nbytes
+            versions = (AHEAD + 2 + self.config.actors) * self.template.nbytes
             settings |= {
                 "num_cpus": self.config.actors,
-                "object_store_memory": self._store_bytes(),
+                "object_store_memory": max(STORE, 2 * (chunks + versions)),  # all that can be on its way, twice
                 "_temp_dir": self._folder.name,
             }
         self._connected = True
         connect(ray, address, settings)
-
-    def _store_bytes(self) -> int:
-        """Room for every chunk and version that can be on its way in a local Ray, twice."""
-        chunks = (AHEAD + 1) * self.config.actors * self.layout.nbytes
-        versions = (AHEAD + 2 + self.config.actors) * self.template.nbytes
-        return max(STORE, 2 * (chunks + versions))
 
     def _remote(self, cls: type, **options: Any) -> Any:
         """A class as Ray starts it: with one thread, and never again by itself."""
         variables = thread_limits(1)
         if self.config.cluster == "local":  # what the learner can import; other nodes have their own paths
             variables["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        return self.ray.remote(concurrency_groups=GROUP)(cls).options(
+        return self.ray.remote(concurrency_groups={GROUP: 1})(cls).options(
             max_restarts=0, runtime_env={"env_vars": variables}, **options
         )
 

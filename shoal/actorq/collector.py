@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.actorq.chunks import Chunk
 from shoal.actorq.limiter import RateLimiter
-from shoal.actorq.system import QUANTIZER, ActorSystem
+from shoal.actorq.system import ACTORS, QUANTIZER, ActorSystem
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.replay import Ring
@@ -55,7 +55,8 @@ class ActorCollector:
         return wanted and any(queue.waiting for queue in self.system.queues)
 
     def _may_insert(self) -> bool:
-        return self.starved or self.limiter.may_insert(self._chunk_size)
+        layout = self.system.layout
+        return self.starved or self.limiter.may_insert(layout.steps * layout.copies)
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
         """Take in what has come; returns the episodes that ended with it."""
@@ -70,21 +71,19 @@ class ActorCollector:
 
     def _take_waiting(self) -> list[Episode] | None:
         """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""
-        ended: list[Episode] = []
-        took = False
+        ended: list[Episode] | None = None
         count = len(self.system.queues)
         for k in [(self._turn + i) % count for i in range(count)]:
             queue = self.system.queues[k]
             if queue.waiting and self._may_insert() and (chunk := queue.next()) is not None:
-                ended += self._take(k, chunk)
-                queue.done()
-                took, self._turn = True, (k + 1) % count
-        return ended if took else None
+                ended = [*(ended or ()), *self._take(k, chunk)]
+                self._turn = (k + 1) % count
+        return ended
 
     def _take_round(self) -> list[Episode] | None:
         """In lock-step: let every actor play one chunk with the newest version, and take them in in order."""
         board = self.system.board
-        if board.count(QUANTIZER, "number") < self.system.published:
+        if board.counts["number"][QUANTIZER] < self.system.published:
             return None
         if all(queue.sent == board.round and not queue.waiting for queue in self.system.queues):
             board.round += 1
@@ -96,16 +95,10 @@ class ActorCollector:
             if chunk is None:
                 raise UserError("A chunk of experience was damaged on its way; a run in lock-step cannot do without.")
             ended += self._take(k, chunk)
-            queue.done()
         return ended
 
-    @property
-    def _chunk_size(self) -> int:
-        layout = self.system.queues[0].layout
-        return layout.steps * layout.copies
-
     def _take(self, k: int, chunk: Chunk) -> list[Episode]:
-        """A chunk of actor k into the ring."""
+        """The chunk that the queue of actor k gave: into the ring."""
         copies = np.arange(k * self.config.copies, (k + 1) * self.config.copies)
         if chunk.begins:
             self.ring.restart(chunk.first, copies)
@@ -126,6 +119,7 @@ class ActorCollector:
         self._last_chunk = time.monotonic()
         if self._begun is None:
             self._begun, self._waited_before = self._last_chunk, self._actors_waited()
+        self.system.queues[k].done()
         return ended
 
     def _pause(self) -> None:
@@ -154,14 +148,11 @@ class ActorCollector:
 
     def metrics(self) -> dict[str, float | str | None]:
         """Metrics of the actors for the log, by name."""
-        board, actors = self.system.board, range(1, 1 + self.config.actors)
-        steps = sum(board.count(k, "steps") for k in actors)
-        pulls = sum(board.count(k, "pulls") for k in actors)
-        seconds = {
-            name: sum(board.seconds(k, name) for k in actors) for name in ("act", "environment", "pull", "load", "wait")
-        }
+        board = self.system.board
+        counts = {name: int(numbers[ACTORS].sum()) for name, numbers in board.counts.items()}
+        seconds = {name: float(numbers[ACTORS].sum()) for name, numbers in board.seconds.items()}
+        steps, pulls = counts["steps"], counts["pulls"]
         lags = np.array(self.lags) if self.lags else None
-        refused = sum(board.count(k, "refused") for k in actors) + sum(queue.refused for queue in self.system.queues)
         return {
             "actors/lag_mean": None if lags is None else float(lags.mean()),
             "actors/lag_p95": None if lags is None else float(np.percentile(lags, 95)),
@@ -173,13 +164,13 @@ class ActorCollector:
             "actors/environment_us": 1e6 * seconds["environment"] / steps if steps else None,
             "actors/pull_ms": 1e3 * seconds["pull"] / pulls if pulls else None,
             "actors/load_ms": 1e3 * seconds["load"] / pulls if pulls else None,
-            "actors/bytes_per_pull": sum(board.count(k, "bytes") for k in actors) / pulls if pulls else None,
+            "actors/bytes_per_pull": counts["bytes"] / pulls if pulls else None,
             "actors/replaced": float(self.system.replaced),
-            "actors/refused": float(refused),
+            "actors/refused": float(counts["refused"] + sum(queue.refused for queue in self.system.queues)),
         }
 
     def _actors_waited(self) -> float:
-        return sum(self.system.board.seconds(1 + k, "wait") for k in range(self.config.actors))
+        return float(self.system.board.seconds["wait"][ACTORS].sum())
 
     def bottleneck(self) -> tuple[str, float, float]:
         """Which side the other waits for, and the shares of the time that the learner and the actors waited."""

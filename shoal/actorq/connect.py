@@ -26,9 +26,7 @@ def import_ray() -> Any:
     """Ray, with its usage reports off, and with nothing of its nodes' messages on the screen."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns about its own plans
-    os.environ.setdefault(
-        "RAY_gcs_server_request_timeout_seconds", "20"
-    )  # not a minute, where no node is on this machine
+    os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "20")  # not a minute, if no node is here
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")  # each line that it would print
     try:
         import ray

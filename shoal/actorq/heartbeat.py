@@ -12,7 +12,7 @@ TICK = 0.2
 """Seconds between heartbeats on one machine."""
 SILENT, STARTING = 5.0, 120.0
 """Seconds without one after which a process counts as dead; before its first it has much to import and to compile."""
-GROUP = {"heartbeat": 1}
+GROUP = "heartbeat"
 """Ray's concurrency group for `alive`, which is answered by a thread of its own while another call runs."""
 SILENT_ON_RAY = 30.0
 """Seconds without an answer after which an actor on a cluster counts as dead: more than networks and imports take."""
@@ -51,7 +51,7 @@ def live(board: Board, index: int, parent: Channel) -> None:
 
     def beat() -> None:
         while True:
-            board.add(index, "ticks")
+            board.counts["ticks"][index] += 1
             if parent.connection.poll(TICK):  # closed: a parent sends nothing more
                 os._exit(0)
 
@@ -64,14 +64,14 @@ class RayHeartbeat:
     def __init__(self, ray: Any, handle: Any) -> None:
         self._ray, self._handle = ray, handle
         self._silence = Silence(math.inf)  # one that has never answered still waits for a CPU
-        self._ask()
+        self._asked = self._ask()
 
     def silent(self, passed: float) -> bool:
         """Whether it has not answered for too long, after so many more seconds."""
         heard = bool(self._ray.wait([self._asked], timeout=0)[0])
         if heard:
-            self._ask()  # where it died, this is answered at once; what it was called for tells why
+            self._asked = self._ask()  # where it died, this is answered at once; what it was called for tells why
         return self._silence.too_long(heard, passed, SILENT_ON_RAY)
 
-    def _ask(self) -> None:
-        self._asked = self._handle.alive.options(concurrency_group=next(iter(GROUP))).remote()
+    def _ask(self) -> Any:
+        return self._handle.alive.options(concurrency_group=GROUP).remote()

@@ -5,7 +5,7 @@ Shape letters: E copies, N agents, O observation, A action.
 
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from shoal.actorq.broadcast import from_payload, numbers_of, states_in, to_payload, with_numbers
 from shoal.actorq.versions import Bytes
@@ -16,6 +16,9 @@ from shoal.inference.explore import Explorer
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
+
+if TYPE_CHECKING:
+    from shoal.actorq.torch_player import TorchPlayer
 
 
 @dataclass(frozen=True)
@@ -53,51 +56,32 @@ class Play:
             return pack_codes(network)
         return to_payload(policy, numbers_of(network), self.bits)
 
-
-def payload_of(play: Play, policy: Policy, row: Array, sizes: tuple[int, int]) -> Bytes:
-    """What is broadcast for a row of the policy's numbers with, where biases are corrected, recent states behind them.
-
-    `seen`: (N, O) of a state.
-    """
-    count = policy.parameters
-    states = states_in(row[count + count % 2 :], sizes) if play.states else None
-    return play.payload(policy, row[:count], states)
+    def payload_of(self, policy: Policy, row: Array, sizes: tuple[int, int]) -> Bytes:
+        """The same for a row of numbers, with recent states of `sizes` (N, O) behind them if biases are corrected."""
+        count = policy.parameters
+        states = states_in(row[count + count % 2 :], sizes) if self.states else None
+        return self.payload(policy, row[:count], states)
 
 
-class Player(Protocol):
-    """Plays with the newest version that it was given."""
+class EnginePlayer:
+    """Plays with the newest version that it was given, without torch."""
+
+    def __init__(self, policy: Policy, play: Play, seed: int) -> None:
+        self.policy, self.play = policy, play
+        self.explorer = Explorer(policy, play.make_engine, seed)
+        self.to_world = self.explorer.to_world
+        """Actions as the world takes them."""
 
     def act(self, observation: Array, deviation: float) -> Array:
         """Noisy actions (E, N, A) as the replay ring keeps them, for observations (E, N, O).
 
         `deviation`: of the noise, where the policy does not have its own; of Q values the probability of any choice.
         """
-        ...
-
-    def to_world(self, actions: Array) -> Array:
-        """The same as the world takes them."""
-        ...
-
-    def load(self, payload: Bytes) -> float:
-        """Play another version from now on; returns the seconds that turning its bytes into numbers took."""
-        ...
-
-
-class EnginePlayer:
-    """A player without torch."""
-
-    def __init__(self, policy: Policy, play: Play, seed: int) -> None:
-        self.policy, self.play = policy, play
-        self.explorer = Explorer(self.policy, play.make_engine, seed)
-        self.to_world = self.explorer.to_world
-
-    def act(self, observation: Array, deviation: float) -> Array:
-        """Noisy actions (E, N, A)."""
         self.explorer.deviation = deviation
         return self.explorer.explore(observation)
 
     def load(self, payload: Bytes) -> float:
-        """Play another version: codes unchanged, other numbers as float32."""
+        """Play another version from now on; returns the seconds that turning its bytes into numbers took."""
         if self.play.codes:
             self.explorer.engine.load_codes(payload)  # type: ignore[attr-defined]
             return 0.0
@@ -108,7 +92,7 @@ class EnginePlayer:
         return passed
 
 
-def make_player(policy: Policy, play: Play, spec: EnvSpec, seed: int) -> Player:
+def make_player(policy: Policy, play: Play, spec: EnvSpec, seed: int) -> "EnginePlayer | TorchPlayer":
     """The player for an engine; torch is imported only for its own."""
     if play.engine == "torch":
         from shoal.actorq.torch_player import TorchPlayer

@@ -4,7 +4,7 @@ import time
 
 from shoal.actorq.board import Board
 from shoal.actorq.heartbeat import live
-from shoal.actorq.player import Play, payload_of
+from shoal.actorq.player import Play
 from shoal.actorq.versions import Versions
 from shoal.inference.policy import Policy
 from shoal.system.child import Channel, Message, serve
@@ -30,11 +30,11 @@ def run(spec: Message, parent: Channel) -> None:
             continue
         taken = version.number
         start = time.perf_counter()
-        payload = payload_of(play, policy, version.payload.view("f4"), tuple(spec["observations"]))
+        payload = play.payload_of(policy, version.payload.view("f4"), tuple(spec["observations"]))
         target.publish(payload, version.version)
-        board.spend(index, "act", time.perf_counter() - start)
-        board.add(index, "steps")
-        board.set(index, "number", version.number)
+        board.seconds["act"][index] += time.perf_counter() - start
+        board.counts["steps"][index] += 1
+        board.counts["number"][index] = version.number
 
 
 if __name__ == "__main__":

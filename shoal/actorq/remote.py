@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoal.actorq.actor import Actor
     from shoal.actorq.versions import Bytes, Version
     from shoal.inference.layers import Array
+    from shoal.inference.policy import Policy
 
 USERS, FAULT = "user", "fault"
 """Kinds of failure: a sentence for the user, or a traceback."""
@@ -31,7 +32,7 @@ class RemoteActor:
         """Nothing is built yet: a fault is reported by the first call."""
         prepare()
         self._spec, self._policy = json.loads(spec), policy
-        self._versions = HandedVersions()
+        self._versions = HandedVersion()
         self._actor: Actor | None = None
         self._idle = 0.0
 
@@ -53,9 +54,9 @@ class RemoteActor:
         with reported():
             actor = self._actor = self._actor or self._made()
             if self._idle:
-                actor.board.spend(0, "wait", time.perf_counter() - self._idle)
+                actor.board.seconds["wait"][0] += time.perf_counter() - self._idle
             actor.board.exploration = exploration
-            self._versions.hand(payload[0], number, version)
+            self._versions.newest = payload[0], number, version
             actor.play_chunk()
             message = np.concatenate([actor.queue.unload(), actor.board.take(0)])
         self._idle = time.perf_counter()
@@ -65,27 +66,22 @@ class RemoteActor:
         """A heartbeat."""
 
     def _made(self) -> "Actor":
-        from shoal.actorq.actor import make_actor
+        from shoal.actorq.actor import Actor
         from shoal.actorq.board import Board
 
         if self._spec["digest"] not in (None, source_digest()):  # of a node that joined after the others were asked
             raise UserError("A node has another version of Shoal than the learner's; install the same one on each.")
-        actor = make_actor(self._spec, self._policy, self._versions, Board(1))
+        actor = Actor(self._spec, self._policy, self._versions, Board(1))
         actor.queue.start_at(self._spec["sent"])
         return actor
 
 
-class HandedVersions:
+class HandedVersion:
     """The version that the present call handed in; Ray fetches it to this node once, and all actors here read it."""
 
-    def __init__(self) -> None:
-        self.refused = 0
-        self._payload: Any = None
-        self._number = self._version = 0
-
-    def hand(self, payload: Any, number: int, version: int) -> None:
-        """Take in a reference; nothing is fetched yet."""
-        self._payload, self._number, self._version = payload, number, version
+    refused = 0
+    newest: tuple[Any, int, int] = None, 0, 0
+    """Ray's reference to the payload, number and version."""
 
     def pull(self, after: int = 0) -> "Version | None":
         """That version if its number is beyond `after`; its payload is read-only, and shared with other actors."""
@@ -93,9 +89,8 @@ class HandedVersions:
 
         from shoal.actorq.versions import Version
 
-        if self._number <= after:
-            return None
-        return Version(self._number, self._version, ray.get(self._payload))
+        payload, number, version = self.newest
+        return Version(number, version, ray.get(payload)) if number > after else None
 
 
 class RemoteQuantizer:
@@ -104,22 +99,19 @@ class RemoteQuantizer:
     def __init__(self, play: str, policy: "Bytes") -> None:
         prepare()
         self._play, self._template = json.loads(play), policy
-        self._made: Any = None
+        self._policy: Policy | None = None
 
     def alive(self) -> None:
         """A heartbeat."""
 
     def convert(self, row: "Array", observations: tuple[int, int]) -> "Bytes":
-        """The payload for this row of the policy's numbers, with recent states behind them; see `payload_of`."""
-        from shoal.actorq.player import Play, payload_of
+        """The payload for this row of the policy's numbers, with recent states behind them."""
+        from shoal.actorq.player import Play
         from shoal.inference.policy import Policy
 
         with reported():
-            play, policy = self._made = self._made or (
-                Play(**self._play),
-                Policy.from_bytes(self._template.tobytes()),
-            )
-            return payload_of(play, policy, row, observations)
+            self._policy = self._policy or Policy.from_bytes(self._template.tobytes())
+            return Play(**self._play).payload_of(self._policy, row, observations)
 
 
 @contextmanager

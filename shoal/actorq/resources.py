@@ -1,4 +1,4 @@
-"""What simulated processes share: cores and network links."""
+"""What simulated processes share: cores, network links and signals."""
 
 import heapq
 import itertools
@@ -75,6 +75,19 @@ class Link:
         self._free = max(self._free, self.env.now) + took
         self.busy += took
         return self.env.timeout(self._free - self.env.now + latency)
+
+
+class Signal:
+    """An event that happens again and again."""
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.env, self.next = env, env.event()
+
+    def give(self) -> None:
+        """Wake the processes that wait for the next one."""
+        if self.next.callbacks:  # events that nobody waits for would only take time
+            event, self.next = self.next, self.env.event()
+            event.succeed()
 
 
 def then(event: simpy.Event, action: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 `shoal simulate actorq --measure` and the study actorq-model feed the simulation with these.
 """
 
+import math
 import os
 import statistics
 import time
@@ -12,9 +13,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
-from shoal.actorq.system import QUANTIZER, LocalPost, LocalSystem
+from shoal.actorq.system import ACTORS, QUANTIZER, LocalSystem
 from shoal.errors import UserError
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
@@ -24,8 +27,6 @@ FIRST = 100
 """Steps that an actor plays before a measurement starts."""
 MEASURED_RATIO, MEASURED_PULLS = 0.5, 100
 """Samples per insert and steps between pulls for measuring service times: both sides have enough to do."""
-SPENT = ("act", "environment", "pull", "load", "wait")
-"""Names of the actors' times on the board."""
 TURNS = 3
 """How often the parts of a measurement take turns."""
 PATIENCE = 90.0
@@ -34,7 +35,11 @@ PATIENCE = 90.0
 
 @dataclass(frozen=True)
 class Observed:
-    """What a running system did in some seconds; seconds of actors are sums over all of them."""
+    """What a running system did in some seconds; seconds of actors are sums over all of them.
+
+    Processor times (`_cpu`) are those of all actors, the quantizer, the learner's process, the whole machine; and, of
+    the latter process, those that updates and taking chunks in took. NaN where the system does not tell.
+    """
 
     actors: int
     seconds: float
@@ -45,8 +50,6 @@ class Observed:
     """In updates, of the last transitions."""
     steps: float
     """That the actors played."""
-    act: float
-    environment: float
     pull: float
     load: float
     wait: float
@@ -56,18 +59,14 @@ class Observed:
     """Versions that were broadcast."""
     quantize: float
     update_cpu: float
-    """Seconds of a processor that updates took; `insert_cpu`: that taking chunks in took."""
     insert_cpu: float
     learner_wait: float
     actors_delay: float
     """Seconds in which actors were ready to run, but had no processor; 0 if this system does not tell."""
-    actors_cpu: float | None
-    """Seconds of a processor that all actors used; None: this system does not tell."""
-    quantizer_cpu: float | None
+    actors_cpu: float
+    quantizer_cpu: float
     learner_cpu: float
-    machine_cpu: float | None
-    """That the whole machine used."""
-    engine: str
+    machine_cpu: float
     bottleneck: str
     transition_bytes: float
 
@@ -79,10 +78,8 @@ class Observed:
     @property
     def others(self) -> float:
         """Share of this process's processors that other programs used; 0 if this system does not tell."""
-        ours = (self.learner_cpu, self.quantizer_cpu, self.actors_cpu)
-        if self.machine_cpu is None or None in ours:
-            return 0.0
-        return max(0.0, self.machine_cpu - sum(filter(None, ours))) / (self.seconds * usable_processors())
+        others = self.machine_cpu - self.learner_cpu - self.quantizer_cpu - self.actors_cpu
+        return 0.0 if math.isnan(others) else max(0.0, others) / (self.seconds * usable_processors())
 
     @property
     def step_seconds(self) -> float:
@@ -125,24 +122,20 @@ def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEA
     part = seconds / 3 / TURNS
     playing, both, learning = [], [], []
     with _running(config, FIRST, updates=2) as training:
-        queue = training.collector.system.queues[0]  # type: ignore[attr-defined]
+        queue = _parts(training)[1].queues[0]
         for _ in range(TURNS):
             playing.append(_observed(training, part, {"steps": FIRST, "samples": 1}, learn=False))
             both.append(_observed(training, part, {"updates": 2, "pulls": 2, "quantized": 1}))
-            _play(training, lambda: queue.waiting >= queue.slots, {}, take=False)
+            _play(training, lambda: queue.waiting >= queue.slots, take=False)
             learning.append(_observed(training, part, {"updates": 2}, take=False))
     return service_times(*map(together, (playing, both, learning)))
 
 
 def together(parts: Sequence[Observed]) -> Observed:
     """Several parts of one run as one."""
-
-    def total(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if None in values else sum(values)
-
-    kept = {"actors", "lags", "engine", "bottleneck", "transition_bytes"}
-    return replace(parts[-1], **{field.name: total(field.name) for field in fields(Observed) if field.name not in kept})
+    kept = {"actors", "lags", "bottleneck", "transition_bytes"}
+    sums = {field.name for field in fields(Observed)} - kept
+    return replace(parts[-1], **{name: sum(getattr(part, name) for part in parts) for name in sums})
 
 
 def service_times(playing: Observed, both: Observed, learning: Observed) -> ServiceTimes:
@@ -170,9 +163,7 @@ def service_times(playing: Observed, both: Observed, learning: Observed) -> Serv
 def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training]:
     """A system that has begun: its actors have played some steps, and its learner has made some updates."""
     training = Training(config)
-    collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    board, actors = collector.system.board, range(1, 1 + config.actors)
+    collector, system = _parts(training)
     training.learner.publish()
     collector.begin()
     try:
@@ -181,9 +172,9 @@ def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training
         def ready() -> bool:
             if time.perf_counter() - begun > PATIENCE:
                 raise UserError(f"In {PATIENCE:.0f} s there were too few steps and updates to measure them.")
-            return training.updates >= updates and all(board.count(k, "steps") >= first for k in actors)
+            return training.updates >= updates and bool(np.all(system.board.counts["steps"][ACTORS] >= first))
 
-        _play(training, ready, {})
+        _play(training, ready)
         yield training
     finally:
         collector.close()
@@ -192,8 +183,7 @@ def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training
 
 def _observed(training: Training, seconds: float, least: dict[str, int] | None = None, **how: bool) -> Observed:
     """What happens in some seconds, or in as many more as it takes to see the `least` counts; `how`: see `_play`."""
-    spent = {"update_cpu": 0.0, "insert_cpu": 0.0}
-    before = _counts(training) | spent
+    before = _counts(training)
 
     def done() -> bool:
         passed = time.perf_counter() - before["seconds"]
@@ -204,91 +194,82 @@ def _observed(training: Training, seconds: float, least: dict[str, int] | None =
         now = _counts(training)
         return all(now[name] - before[name] >= count for name, count in (least or {}).items())
 
-    _play(training, done, spent, **how)
-    now = _counts(training) | spent
-    counted: dict[str, Any] = {name: None if new is None else new - before[name] for name, new in now.items()}
-    collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    layout = collector.system.queues[0].layout
+    spent = _play(training, done, **how)
+    counted: dict[str, Any] = {name: now - before[name] for name, now in _counts(training).items()}
+    collector, system = _parts(training)
     return Observed(
         **counted,
+        **spent,
         actors=training.config.actors,
         lags=list(collector.lags),
-        engine=collector.system.play.engine,
         bottleneck=collector.bottleneck()[0],
-        transition_bytes=layout.nbytes / (layout.steps * layout.copies),
+        transition_bytes=system.layout.nbytes / (system.layout.steps * system.layout.copies),
     )
 
 
-def _play(
-    training: Training, done: Callable[[], bool], spent: dict[str, float], learn: bool = True, take: bool = True
-) -> None:
-    """The loop of training without log and checkpoints; adds up the learner's processor time.
+def _play(training: Training, done: Callable[[], bool], learn: bool = True, take: bool = True) -> dict[str, float]:
+    """The loop of training without log and checkpoints; returns the processor time of its parts.
 
     Without `learn` it only takes in what comes; without `take` it only learns.
     """
+    spent = {"update_cpu": 0.0, "insert_cpu": 0.0}
     while not done():
         while learn and (training.owes_update() or not take) and not done():
             start = time.thread_time()
             training.update()
-            spent["update_cpu"] = spent.get("update_cpu", 0.0) + time.thread_time() - start
+            spent["update_cpu"] += time.thread_time() - start
         if take:
             start, samples = time.thread_time(), training.samples
             training.step()
             if training.samples > samples:  # else it waited
-                spent["insert_cpu"] = spent.get("insert_cpu", 0.0) + time.thread_time() - start
+                spent["insert_cpu"] += time.thread_time() - start
+    return spent
 
 
-def _counts(training: Training) -> dict[str, Any]:
-    """What has happened so far, under the names of `Observed`."""
+def _parts(training: Training) -> tuple[ActorCollector, LocalSystem]:
+    """The collector of such a run, and its processes."""
     collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    system, actors = collector.system, range(1, 1 + collector.config.actors)
-    assert isinstance(system, LocalSystem)
-    board = system.board
-    counts = {"steps": "steps", "pulls": "pulls", "bytes": "pulled_bytes"}
-    times = [_processor_seconds(post) for post in system.posts]
+    assert isinstance(collector, ActorCollector) and isinstance(collector.system, LocalSystem)
+    return collector, collector.system
+
+
+def _counts(training: Training) -> dict[str, float]:
+    """What has happened so far, under the names of `Observed`."""
+    collector, system = _parts(training)
+    counts, seconds = system.board.counts, system.board.seconds
+    pids = [post.child.process.pid for post in system.posts if post.child is not None]
+    quantizer, *actors = (_processor_seconds(f"{pid}/stat", (11, 12)) for pid in pids)  # user, system
     return {
         "seconds": time.perf_counter(),
         "samples": training.samples,
         "updates": training.updates,
-        **{own: sum(board.count(k, name) for k in actors) for name, own in counts.items()},
-        **{name: sum(board.seconds(k, name) for k in actors) for name in SPENT},
-        "quantized": board.count(QUANTIZER, "steps"),
-        "quantize": board.seconds(QUANTIZER, "act"),
+        "steps": int(counts["steps"][ACTORS].sum()),
+        "pulls": int(counts["pulls"][ACTORS].sum()),
+        "pulled_bytes": int(counts["bytes"][ACTORS].sum()),
+        **{name: float(seconds[name][ACTORS].sum()) for name in ("pull", "load", "wait")},
+        "quantized": int(counts["steps"][QUANTIZER]),
+        "quantize": float(seconds["act"][QUANTIZER]),
         "learner_wait": collector.waited,
         "learner_cpu": time.process_time(),
-        "machine_cpu": _machine_seconds(),
-        "quantizer_cpu": times[QUANTIZER],
-        "actors_delay": sum(_delay_seconds(post) for post in system.posts[1:]),
-        "actors_cpu": None if None in times else sum(times[1:]),
+        "machine_cpu": _processor_seconds("stat", (1, 2, 3, 6, 7, 8)),  # all but idle and waiting, stolen time included
+        "quantizer_cpu": quantizer,
+        "actors_cpu": sum(actors),
+        "actors_delay": sum(map(_delay_seconds, pids[ACTORS])),
     }
 
 
-def _processor_seconds(post: LocalPost) -> float | None:
-    """Processor time of a process so far; None where /proc does not tell."""
-    assert post.child is not None
+def _processor_seconds(file: str, fields: Sequence[int]) -> float:
+    """Processor time so far, the sum of these fields of a file in /proc; NaN where it does not tell."""
     try:
-        text = Path(f"/proc/{post.child.process.pid}/stat").read_text()
+        words = Path("/proc", file).read_text().rpartition(")")[2].split()  # the name of a process may have spaces
     except OSError:
-        return None
-    user, system = text.rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return math.nan
+    return sum(int(words[k]) for k in fields) / os.sysconf("SC_CLK_TCK")
 
 
-def _delay_seconds(post: LocalPost) -> float:
+def _delay_seconds(pid: int) -> float:
     """Time in which a process was ready to run, but had no processor; 0 where /proc does not tell."""
-    assert post.child is not None
     try:
-        return int(Path(f"/proc/{post.child.process.pid}/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
-
-
-def _machine_seconds() -> float | None:
-    """Processor time that the machine has used so far, stolen time included; None where /proc does not tell."""
-    try:
-        user, nice, system, _idle, _waiting, *rest = Path("/proc/stat").read_text().split()[1:9]
-    except OSError:
-        return None
-    return sum(map(int, (user, nice, system, *rest))) / os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ import simpy
 from shoal.actorq import actor, collector, quantizer
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.limiter import RateLimiter, check_pace
-from shoal.actorq.resources import Cores, Link, then
+from shoal.actorq.resources import Cores, Link, Signal, then
 from shoal.actorq.simulation_options import SimulationOptions
 from shoal.actorq.system import SLOTS
 from shoal.errors import check_range, whole_number
@@ -134,7 +134,9 @@ class Outcome:
 def simulate(settings: Settings) -> Outcome:
     """Simulate a run until it is steady, and long enough beyond; the same settings give the same outcome."""
     settings.check()
-    return _Run(settings).outcome()
+    run = _Run(settings)
+    run.env.run(until=run.finished)
+    return run.outcome()
 
 
 class _Run:
@@ -154,24 +156,16 @@ class _Run:
         self.queues: list[deque[list[tuple[int, int]]]] = [deque() for _ in range(settings.actors)]
         self.turns: deque[int] = deque()  # actors that have a chunk waiting, in the order in which the learner takes
         self.slots = [0] * settings.actors  # chunks of each that are not taken in yet
-        self.arrived = self.env.event()
-        self.published = self.env.event()
-        self.freed = [self.env.event() for _ in range(settings.actors)]
+        self.arrived, self.published = Signal(self.env), Signal(self.env)
+        self.freed = [Signal(self.env) for _ in range(settings.actors)]
         self.lags: list[tuple[int, int]] = []  # in updates, and of how many steps
         self.spent = dict.fromkeys(("learner stall", "actor stall", "pulling"), 0.0)
         self.finished = self.env.event()
         self._rng = stream(settings.seed, "simulation")
         self._settled, self._enough = self._lengths()
         self._begun: dict[str, float] = {}
-
-    def outcome(self) -> Outcome:
-        """Run all processes to the end."""
-        self.env.process(self.learner())
-        self.env.process(self.quantizer())
-        for k in range(self.settings.actors):
-            self.env.process(self.actor(k))
-        self.env.run(until=self.finished)
-        return self._summary()
+        for process in (self.learner(), self.quantizer(), *map(self.actor, range(settings.actors))):
+            self.env.process(process)
 
     # ---- the processes ---------------------------------------------------------------------------------------------
 
@@ -185,7 +179,7 @@ class _Run:
                 yield self.learner_cores.work(self._time(self.times.learner_ms))
                 self.limiter.samples += self.settings.batch
                 self.updates += 1
-                _fire(self, "published")
+                self.published.give()
                 self._look_at_the_end()
             else:
                 yield from self._wait("learner stall", self.arrived, collector.PAUSE)
@@ -194,7 +188,7 @@ class _Run:
         """The newest version; those that come while it is at work are passed over."""
         while True:
             while self.broadcast == self.updates:
-                yield self.published
+                yield self.published.next
                 yield self.env.timeout(self._rng.uniform(0, quantizer.PAUSE))
             version = self.updates
             yield self.learner_cores.work(self._time(self.times.quantize_ms))
@@ -247,7 +241,7 @@ class _Run:
         if not self.queues[k]:
             self.turns.append(k)
         self.queues[k].append(played)
-        _fire(self, "arrived")
+        self.arrived.give()
 
     def _take(self, k: int) -> None:
         """A chunk of actor k is in the ring."""
@@ -265,14 +259,12 @@ class _Run:
 
     def _free(self, k: int) -> None:
         self.slots[k] -= 1
-        if self.freed[k].callbacks:  # events that nobody waits for would only take time
-            freed, self.freed[k] = self.freed[k], self.env.event()
-            freed.succeed()
+        self.freed[k].give()
 
-    def _wait(self, what: str, event: simpy.Event, pause: float) -> Process:
-        """Wait for an event that is polled every `pause` seconds."""
+    def _wait(self, what: str, signal: Signal, pause: float) -> Process:
+        """Wait for a signal that is polled every `pause` seconds."""
         start = self.env.now
-        yield event
+        yield signal.next
         yield self.env.timeout(self._rng.uniform(0, pause))
         self.spent[what] += self.env.now - start
 
@@ -295,13 +287,11 @@ class _Run:
         rounds = 2 if settings.networked else 1
         pulls = math.ceil(settings.pull_every / settings.chunk_steps)
         first = limiter.min_size + (limiter.high - limiter.low) / limiter.ratio
-        settled = min(math.ceil(first / self.chunk), MOST_CHUNKS) + settings.actors * (
-            SLOTS + 1 + rounds * min(pulls, 100)
-        )
+        each = SLOTS + 1 + rounds * min(pulls, 100)
+        settled = min(math.ceil(first / self.chunk), MOST_CHUNKS) + settings.actors * each
         updates = math.ceil(LEAST_UPDATES * settings.batch / (limiter.ratio * self.chunk))
-        return settled, max(
-            LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * min(max(2 * pulls, 16), 200)
-        )
+        each = min(max(2 * pulls, 16), 200)
+        return settled, max(LEAST_CHUNKS, min(updates, 100 * LEAST_CHUNKS), settings.actors * each)
 
     def _counts(self) -> dict[str, float]:
         """Everything that the outcome is made of, so far."""
@@ -316,18 +306,16 @@ class _Run:
         if (enough or self.updates >= MOST_UPDATES) and not self.finished.triggered:
             self.finished.succeed()
 
-    def _summary(self) -> Outcome:
+    def outcome(self) -> Outcome:
+        """What happened since the system was steady."""
         settings = self.settings
         now = self._counts()
         counted = {name: now[name] - self._begun[name] for name in now}
         seconds, inserts = counted["seconds"], counted["chunks"] * self.chunk
         lags = np.array(self.lags[int(self._begun["lags"]) :] or [(0, 1)])
         actors = seconds * settings.actors
-        learner, waited, pulling = (
-            counted["learner stall"] / seconds,
-            counted["actor stall"] / actors,
-            counted["pulling"] / actors,
-        )
+        learner = counted["learner stall"] / seconds
+        waited, pulling = counted["actor stall"] / actors, counted["pulling"] / actors
         full = max(counted["down"], counted["up"]) / seconds
         side = "actors" if learner > waited else "learner"
         if settings.networked and (full >= SATURATED or (side == "actors" and pulling > 0.5)):
@@ -346,14 +334,6 @@ class _Run:
             bottleneck=side,
             seconds=seconds,
         )
-
-
-def _fire(run: _Run, name: str) -> None:
-    """Wake the processes that wait for this event, and replace it."""
-    event = getattr(run, name)
-    if event.callbacks:
-        setattr(run, name, run.env.event())
-        event.succeed()
 
 
 def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> float:

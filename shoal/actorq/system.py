@@ -28,8 +28,8 @@ from shoal.system.memory import check_fits
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
-QUANTIZER = 0
-"""The quantizer's place on the board; actors follow."""
+QUANTIZER, ACTORS = 0, slice(1, None)
+"""Places on the board."""
 SLOTS = 4
 """Chunks that an actor may be ahead of the learner."""
 WATCH = 0.1
@@ -76,7 +76,16 @@ class ActorSystem(ABC):
         self.config, self.policy, self.play = config, policy, play
         self.template = np.frombuffer(policy.to_bytes(), np.uint8)
         if config.cluster in (None, "local"):
-            check_room(config.actors, play.engine, self.template.nbytes)
+            each = PROCESS_BYTES.get(play.engine, OTHER_PROCESS_BYTES)
+            each += 3 * self.template.nbytes  # two versions and the engine's
+            check_fits(
+                f"Running {counted(config.actors, 'actor process', 'actor processes')}",
+                each * config.actors,
+                lambda usable: f"at most {usable // each} fit (`actors`)",
+                reserved=QUANTIZER_BYTES,
+            )
+        self.published = 0
+        """Versions that the learner has published."""
         self.replaced = 0
         """Processes that were restarted."""
         self.recent = RecentStates(play.states, spec)
@@ -87,11 +96,6 @@ class ActorSystem(ABC):
         self.queues = [ChunkQueue(self.layout, slots) for _ in range(config.actors)]
         """Experience, one queue per actor."""
         self._samples = 0
-
-    @property
-    @abstractmethod
-    def published(self) -> int:
-        """Versions that the learner has published."""
 
     @abstractmethod
     def start(self, samples: int) -> None:
@@ -115,9 +119,14 @@ class ActorSystem(ABC):
         """End them all."""
 
     def actor_spec(self, post: Post) -> Message:
-        """The specification of the process at an actor's post, wherever it runs."""
+        """The specification of the process at an actor's post, wherever it runs.
+
+        The standard deviations of the actors' noise are spread evenly from 0 to twice that of a single one.
+        """
         assert self.policy.exploration is not None
-        noise = deviation_of(post.actor, self.config.actors, self.config.exploration_noise)
+        noise, actors = self.config.exploration_noise, self.config.actors
+        if actors > 1:
+            noise = 2 * noise * post.actor / (actors - 1)
         return {
             "config": dataclasses.asdict(self.config),
             "play": dataclasses.asdict(self.play),
@@ -159,34 +168,27 @@ class LocalSystem(ActorSystem):
         self._processors = own_processors(config.actors)
         self._watched = 0.0
 
-    @property
-    def running(self) -> bool:
-        """Whether the processes have been started."""
-        return self.posts[0].child is not None
-
     def start(self, samples: int) -> None:
         self._watched, self._samples = time.monotonic(), samples
         for post in self.posts:
             self._fill(post)
 
-    @property
-    def published(self) -> int:
-        return self.numbers.latest
-
     def publish(self, numbers: Array, version: int) -> None:
+        self.published += 1
         row = self.recent.behind(numbers) if self.play.states else numbers
         self.numbers.publish(row.view(np.uint8), version)
 
     def watch(self, wanted: bool = True) -> None:
         now = time.monotonic()
         passed = now - self._watched
-        if passed < WATCH or not self.running:
+        if passed < WATCH:
             return
         self._watched = now
         for post in self.posts:
-            assert post.child is not None
             # of a time in which this process itself was stopped, only a part counts
-            if not post.child.alive(self.board.count(post.index, "ticks"), min(passed, 1.0)):
+            if post.child is not None and not post.child.alive(
+                self.board.counts["ticks"][post.index], min(passed, 1.0)
+            ):
                 post.child.raise_fault()
                 self._replace(post)
 
@@ -213,14 +215,14 @@ class LocalSystem(ActorSystem):
             memory["chunks"] = self.queues[post.actor].memory
         module = "shoal.actorq.quantizer" if post.index == QUANTIZER else "shoal.actorq.actor"
         descriptors = [block.descriptor for block in memory.values()]
-        ticks = self.board.count(post.index, "ticks")
+        ticks = int(self.board.counts["ticks"][post.index])
         post.child = WatchedChild(module, self.spec_of(post, memory), descriptors, post.index, ticks)
         post.started += 1
 
     def spec_of(self, post: LocalPost, memory: dict[str, SharedMemory]) -> Message:
         """The specification of the process at a post."""
         spec = {name: block.spec for name, block in memory.items()} | {
-            "children": self.board.children,
+            "children": len(self.posts),
             "policy_bytes": self.template.nbytes,
             "payload_bytes": self.payloads.size,
         }
@@ -249,19 +251,8 @@ class LocalSystem(ActorSystem):
     def _done(self, post: LocalPost) -> int:
         """Chunks that an actor has sent; versions that the quantizer has broadcast."""
         if post.index == QUANTIZER:
-            return self.board.count(QUANTIZER, "steps")
+            return int(self.board.counts["steps"][QUANTIZER])
         return self.queues[post.actor].sent
-
-
-def check_room(actors: int, engine: str, template: int) -> None:
-    """Refuse more actors than memory has room for, with a policy of so many bytes."""
-    each = PROCESS_BYTES.get(engine, OTHER_PROCESS_BYTES) + 3 * template  # two versions and the engine's
-    check_fits(
-        f"Running {counted(actors, 'actor process', 'actor processes')}",
-        each * actors,
-        lambda usable: f"at most {usable // each} fit (`actors`)",
-        reserved=QUANTIZER_BYTES,
-    )
 
 
 def seeds(seed: int, actor: int, samples: int, started: int) -> dict[str, int]:
@@ -302,8 +293,3 @@ def pinned_processors() -> set[int]:
             if len(processors) == 1 and (folder / "cmdline").read_bytes():  # threads of the kernel have no command line
                 pinned |= processors
     return pinned
-
-
-def deviation_of(actor: int, actors: int, noise: float) -> float:
-    """Standard deviation of an actor's exploration: spread evenly from 0 to twice the noise of a single one."""
-    return noise if actors == 1 else 2 * noise * actor / (actors - 1)

@@ -16,7 +16,7 @@ from shoal.networks.layout import Kind, initial_random
 
 
 class TorchPlayer:
-    """Stacked actors in float32."""
+    """As `EnginePlayer`, with stacked actors in float32."""
 
     def __init__(self, policy: Policy, play: Play, spec: EnvSpec, seed: int) -> None:
         torch.set_num_threads(1)
@@ -28,17 +28,13 @@ class TorchPlayer:
         self.actors = Actors(spec, hidden, kind, initial_random(0), hard).requires_grad_(False)
         self.policy, self.bits = policy, play.bits
         self.noise = Noise(seed, torch.device("cpu"))
-        self.spec = spec
+        self.to_world = spec.to_world
 
     @torch.inference_mode()
     def act(self, observation: Array, deviation: float) -> Array:
         """Noisy actions (E, N, A)."""
         head = self.actors(torch.from_numpy(observation).transpose(0, 1))
         return self.actors.explore(head, self.noise, deviation).transpose(0, 1).contiguous().numpy()
-
-    def to_world(self, actions: Array) -> Array:
-        """Actions in the world's units."""
-        return self.spec.to_world(actions)
 
     def load(self, payload: Bytes) -> float:
         """Copy other numbers over the present ones."""

@@ -15,13 +15,12 @@ from shoal.actorq.limiter import RateLimiter, check_pace
 from shoal.actorq.player import Play
 from shoal.actorq.system import ActorSystem, LocalSystem
 from shoal.algorithms.base import BaseTeam
-from shoal.envs.base import EnvSpec
 from shoal.errors import Diverged, UserError
 from shoal.inference.engine import make_engine
 from shoal.inference.policy import Policy
 from shoal.quantization.export import from_team
 from shoal.replay import Ring, can_sample
-from shoal.replay.limited import Limited
+from shoal.replay.samplers import Limited
 from shoal.training import builder
 from shoal.training.builder import Parts, compile_loops
 from shoal.training.config import TrainConfig
@@ -43,20 +42,16 @@ def build_parts(config: TrainConfig) -> Parts:
     if config.max_times_sampled is not None:
         check_draws(config, parts.env.spec.agents, parts.ring.capacity)
         parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
-    system = make_system(config, parts.env.spec, policy, play, steps)
+    if config.cluster is None:
+        system: ActorSystem = LocalSystem(config, parts.env.spec, policy, play, steps)
+    else:
+        from shoal.actorq.cluster import ClusterSystem
+
+        system = ClusterSystem(config, parts.env.spec, policy, play, steps)
     collector = ActorCollector(parts.env, parts.ring, system, limiter)
     team, config = parts.team, dataclasses.replace(config, update=parts.config.update)
     parts = dataclasses.replace(parts, config=config, collector=collector)
     return dataclasses.replace(parts, learner=ActorLearner(parts, collector, team))
-
-
-def make_system(config: TrainConfig, spec: EnvSpec, policy: Policy, play: Play, steps: int) -> ActorSystem:
-    """Actors in processes of this machine, or on a Ray cluster; Ray is imported only for that."""
-    if config.cluster is None:
-        return LocalSystem(config, spec, policy, play, steps)
-    from shoal.actorq.cluster import ClusterSystem
-
-    return ClusterSystem(config, spec, policy, play, steps)
 
 
 def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:

@@ -6,7 +6,6 @@ writer came round to it in the meantime, it reads again.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,17 +29,6 @@ class Version:
     version: int
     """The learner's updates when it was published."""
     payload: Bytes
-
-
-class VersionSource(Protocol):
-    """Where an actor gets versions from."""
-
-    refused: int
-    """Damaged versions that were not taken."""
-
-    def pull(self, after: int = 0) -> Version | None:
-        """The latest version if its number is beyond `after`."""
-        ...
 
 
 class Versions:

@@ -139,11 +139,11 @@ def run_system(
         def run_until(done: Callable[[], bool]) -> None:
             while not done():
                 turn()
-            pulls = board.count(1, "pulls")
-            while whole_pulls and board.count(1, "pulls") == pulls:
+            pulls = board.counts["pulls"][1]
+            while whole_pulls and board.counts["pulls"][1] == pulls:
                 turn()
 
-        run_until(lambda: board.count(1, "steps") >= first)
+        run_until(lambda: board.counts["steps"][1] >= first)
         energy = EnergyMeter()
         start, updates, counts, spent = time.perf_counter(), training.updates, *board.numbers(1)
         run_until(lambda: time.perf_counter() >= start + seconds)

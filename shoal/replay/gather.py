@@ -118,17 +118,8 @@ def write_observation(store: Store, row: int, source: Floats, first: int) -> Non
 
 
 @njit(cache=True)
-def write_first(store: Store, head: Ints, copies: Ints, observation: Floats) -> None:
-    """Store the first observations (L, N, O) of these copies (L,) in their row 0."""
-    flat = observation.ravel()
-    for i in range(copies.size):
-        head[copies[i]] = 0
-        write_observation(store, copies[i] * store.rows, flat, i * store.size)
-
-
-@njit(cache=True)
 def write_restart(store: Store, head: Ints, added: Ints, copies: Ints, observation: Floats) -> None:
-    """Store observations (L, N, O) that do not follow from what these copies (L,) hold, where they act next."""
+    """Store observations (L, N, O), the first or such that do not follow from what these copies (L,) hold."""
     flat, capacity, played = observation.ravel(), store.start.shape[1], columns(store)[0]
     for i in range(copies.size):
         e = copies[i]

@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from shoal.compiled import njit
 
-UNBOUNDED = np.float32(np.inf)
 FLOAT16_BOUND = np.float32(65520.0)
 """The smallest magnitude that rounds to infinity: halfway between the largest float16 and what would follow it."""
 BFLOAT16_BOUND = np.float32(2.0**128 - 2.0**119)

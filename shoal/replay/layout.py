@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import counted
-from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND, UNBOUNDED
+from shoal.replay.half import BFLOAT16_BOUND, FLOAT16_BOUND
 
 STORAGES = ("float32", "float16", "bfloat16")
-BOUNDS = (UNBOUNDED, FLOAT16_BOUND, BFLOAT16_BOUND)
+BOUNDS = {"float16": FLOAT16_BOUND, "bfloat16": BFLOAT16_BOUND}
+"""The smallest magnitudes that 16-bit storage would round to infinity."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,3 @@ def rows_needed(spec: EnvSpec, transitions: int) -> int:
 def ring_bytes(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int) -> int:
     """What a ring of this many transitions a copy takes: its rows and the table of where transitions start."""
     return copies * (4 * layout.words * rows_needed(spec, transitions) + 8 * transitions)
-
-
-def most_that_fit(spec: EnvSpec, layout: RowLayout, copies: int, transitions: int, usable: int) -> int:
-    """The most transitions a copy, at most the given number, whose ring takes no more bytes than `usable`."""
-    fit, beyond = 0, transitions + 1
-    while beyond - fit > 1:
-        middle = (fit + beyond) // 2
-        if ring_bytes(spec, layout, copies, middle) <= usable:
-            fit = middle
-        else:
-            beyond = middle
-    return fit

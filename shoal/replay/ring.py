@@ -17,15 +17,18 @@ Shape letters: E copies, L some of them, R rows a copy, W words a row, C transit
 T time, N agents, O observation, A action, J joint.
 """
 
+from bisect import bisect_right
+from functools import partial
+
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from shoal.envs.base import EnvSpec, Step
 from shoal.errors import UserError, check_choice, check_range, counted
 from shoal.replay import gather
-from shoal.replay.gather import Batch, Returns, Store, empty_batch, empty_returns
+from shoal.replay.gather import Batch, Returns, empty_batch, empty_returns
 from shoal.replay.half import first_beyond
-from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, most_that_fit, ring_bytes, rows_needed
+from shoal.replay.layout import BOUNDS, STORAGES, RowLayout, ring_bytes, rows_needed
 from shoal.replay.samplers import Sampler, can_sample
 from shoal.replay.saved import SavedRing
 from shoal.system.memory import check_fits
@@ -60,53 +63,24 @@ class Ring(SavedRing):
         check_range("copies", copies, 1)
         if capacity < copies:
             raise UserError(f"The ring's capacity is {capacity}, but must be at least {copies}, one for each copy.")
-        self.spec = spec
-        self.copies = copies
-        self.layout = RowLayout.of(spec, storage)
-        self.capacity_per_copy = capacity // copies
+        each = capacity // copies
         if limit is not None:
             check_range("limit", limit, 1)
-            self.capacity_per_copy = min(self.capacity_per_copy, -(-limit // copies))
-        self.added = np.zeros(copies, np.int64)
-        """(E,) transitions added to each copy so far."""
-        self.oldest = np.zeros(copies, np.int64)
-        """(E,) the oldest live transition of each copy."""
-        self._all = np.arange(copies)
-        self._begun = False  # all copies have
-        self._restarted = False  # there may be more dead rows than the world's episodes would make
-        self._loading = None
-        self._batch: Batch | Returns | None = None
-        self._check_memory(reserved)
-        self._allocate()
+            each = min(each, -(-limit // copies))
+        layout = RowLayout.of(spec, storage)
 
-    def _check_memory(self, reserved: int) -> None:
-        """Refuse a ring that free memory cannot hold, besides the bytes reserved for others."""
+        needed = partial(ring_bytes, spec, layout, copies)
 
         def largest(usable: int) -> str:
-            fit = most_that_fit(self.spec, self.layout, self.copies, self.capacity_per_copy, usable) * self.copies
+            fit = bisect_right(range(1, each + 1), usable, key=needed) * copies
             if fit == 0:
-                return f"not even one transition for each copy fits ({counted(self.copies, 'copy', 'copies')})"
+                return f"not even one transition for each copy fits ({counted(copies, 'copy', 'copies')})"
             return f"the largest capacity that fits is {counted(fit, 'transition')}"
 
-        needed = ring_bytes(self.spec, self.layout, self.copies, self.capacity_per_copy)
-        check_fits(f"A ring for {counted(self.capacity, 'transition')}", needed, largest, reserved)
-
-    def _allocate(self) -> None:
-        """Reserve the rows; pages of memory are taken only when they are written."""
-        rows, layout = rows_needed(self.spec, self.capacity_per_copy), self.layout
-        self._words = np.zeros((self.copies, rows, layout.words), np.uint32)  # (E, R, W)
-        self._head = np.full(self.copies, -1)  # (E,)  the open row; -1 in a copy that has not begun
-        words = self._words.reshape(-1, layout.words)
-        self.store = Store(
-            floats=words.view(np.float32),
-            halves=words.view(np.uint16),
-            start=np.zeros((self.copies, self.capacity_per_copy), np.int64),
-            rows=rows,
-            agents=layout.agents,
-            size=layout.agents * layout.observation_size,
-            actions=layout.agents * layout.action_size,
-            kind=layout.kind,
-        )
+        check_fits(f"A ring for {counted(each * copies, 'transition')}", needed(each), largest, reserved)
+        super().__init__(layout, copies, each, rows_needed(spec, each))
+        self.spec = spec
+        self._batch: Batch | Returns | None = None
 
     @property
     def row_bytes(self) -> int:
@@ -134,11 +108,7 @@ class Ring(SavedRing):
         chosen = self._all if copies is None else self._chosen(copies)
         if self.added[chosen].any():
             raise UserError("The ring has begun already: begin() takes the first observation of a run only.")
-        shape = (chosen.size, self.spec.agents, self.spec.observation_size)
-        first = self._checked("observation", observation, np.float32, shape)
-        self._check_storable(first, chosen)
-        gather.write_first(self.store, self._head, chosen, first)
-        self._begun = bool(self._head.min() >= 0)
+        self._continue_with(self._seen(observation, chosen), chosen)
 
     def restart(self, observation: ArrayLike, copies: ArrayLike) -> None:
         """Take an observation (L, N, O) that does not follow from what these copies (L,) hold.
@@ -147,14 +117,11 @@ class Ring(SavedRing):
         """
         chosen = self._chosen(copies)
         self._check_whole()
-        shape = (chosen.size, self.spec.agents, self.spec.observation_size)
-        first = self._checked("observation", observation, np.float32, shape)
-        self._check_storable(first, chosen)
+        first = self._seen(observation, chosen)
         while np.any(full := self._head[chosen] + 1 - self._starts(self.oldest)[chosen] >= self.store.rows):
             self.oldest[chosen[full]] += 1
-        gather.write_restart(self.store, self._head, self.added, chosen, first)
+        self._continue_with(first, chosen)
         self._restarted = True
-        self._begun = bool(self._head.min() >= 0)
 
     def add(self, actions: ArrayLike, step: Step) -> None:
         """Add one transition to every copy: the actions (E, N, A) as played and what came of them."""
@@ -182,7 +149,21 @@ class Ring(SavedRing):
                 raise RuntimeError(
                     f"{self.spec.name} promised episodes of {self.spec.episode_length} steps, but ended one early"
                 )
-            self.oldest[copies] = np.minimum(self.oldest[copies] + 1, self.added[copies])
+            *_, ended = arrays
+            for i in range(copies.size):  # only where there is no room
+                one = slice(i, i + 1)
+                if not gather.fits(self.store, self._head, self.oldest, self.added, copies[one], ended[one]):
+                    self.oldest[copies[i]] += 1
+
+    def _continue_with(self, observation: NDArray[np.float32], copies: NDArray[np.int64]) -> None:
+        """These copies act next on these observations."""
+        gather.write_restart(self.store, self._head, self.added, copies, observation)
+        self._begun = bool(self._head.min() >= 0)
+
+    def _seen(self, observation: ArrayLike, copies: NDArray[np.int64]) -> NDArray[np.float32]:
+        """(L, N, O): what these copies see before they act."""
+        shape = (copies.size, self.spec.agents, self.spec.observation_size)
+        return self._checked_observation("observation", observation, copies, shape)
 
     def _chosen(self, copies: ArrayLike) -> NDArray[np.int64]:
         """Copies by number, if they are in the ring and each is named once."""
@@ -205,14 +186,10 @@ class Ring(SavedRing):
         """What `write_step` takes of a step of these copies, or of a chunk with a leading time axis."""
         checked, agents = self._checked, (*time, copies.size, self.spec.agents)
         observed = (*agents, self.spec.observation_size)
-        observation = checked("step.observation", step.observation, np.float32, observed)
-        final_observation = checked("step.final_observation", step.final_observation, np.float32, observed)
-        self._check_storable(observation, copies)
-        self._check_storable(final_observation, copies)
         return (
             checked("actions", actions, np.float32, (*agents, self.spec.action_size)),
-            observation,
-            final_observation,
+            self._checked_observation("step.observation", step.observation, copies, observed),
+            self._checked_observation("step.final_observation", step.final_observation, copies, observed),
             checked("step.reward", step.reward, np.float32, agents),
             checked("step.terminated", step.terminated, np.bool_, agents),
             checked("step.alive", step.alive, np.bool_, agents),
@@ -226,18 +203,18 @@ class Ring(SavedRing):
             raise UserError(f"{what} has shape {array.shape}, but the ring of {self.spec.name} takes {shape}.")
         return array
 
-    def _check_storable(self, observation: NDArray[np.float32], copies: NDArray[np.int64]) -> None:
-        """Refuse what 16 bits would turn into infinity; the observations are those of these copies."""
-        if self.layout.kind == 0:
-            return
-        position = first_beyond(observation, BOUNDS[self.layout.kind])
-        if position >= 0:
-            *_, place, agent, _ = np.unravel_index(position, observation.shape)
-            value = observation.flat[position]
+    def _checked_observation(
+        self, what: str, value: ArrayLike, copies: NDArray[np.int64], shape: tuple[int, ...]
+    ) -> NDArray[np.float32]:
+        """The same of observations of these copies; refuses what 16 bits would turn into infinity."""
+        observation = self._checked(what, value, np.float32, shape)
+        if self.layout.kind and (position := first_beyond(observation, BOUNDS[self.layout.storage])) >= 0:
+            *_, place, agent, _ = np.unravel_index(position, shape)
             raise UserError(
-                f"An observation of {self.spec.agent_names[agent]} in copy {copies[place]} is {value:g}, which "
-                f"{self.layout.storage} cannot hold; choose storage float32."
+                f"An observation of {self.spec.agent_names[agent]} in copy {copies[place]} is "
+                f"{observation.flat[position]:g}, which {self.layout.storage} cannot hold; choose storage float32."
             )
+        return observation
 
     # ---- sampling ----------------------------------------------------------------------------------------------------
 

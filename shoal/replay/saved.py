@@ -23,20 +23,32 @@ class Loading(NamedTuple):
 
 
 class SavedRing:
-    """What a ring needs to be saved and loaded; its memory is `Ring`'s."""
+    """The memory of a ring, and how it is saved and loaded; `Ring` adds and samples."""
 
-    copies: int
-    capacity_per_copy: int
-    layout: RowLayout
-    store: Store
-    added: NDArray[np.int64]
-    oldest: NDArray[np.int64]
-    _words: NDArray[np.uint32]  # (E, R, W)
-    _head: NDArray[np.int64]  # (E,)
-    _all: NDArray[np.int64]
-    _begun: bool
-    _restarted: bool
-    _loading: Loading | None
+    def __init__(self, layout: RowLayout, copies: int, capacity_per_copy: int, rows: int) -> None:
+        """Reserve R rows for each copy; pages of memory are taken only when they are written."""
+        self.layout, self.copies, self.capacity_per_copy = layout, copies, capacity_per_copy
+        self.added = np.zeros(copies, np.int64)
+        """(E,) transitions added to each copy so far."""
+        self.oldest = np.zeros(copies, np.int64)
+        """(E,) the oldest live transition of each copy."""
+        self._all = np.arange(copies)
+        self._head = np.full(copies, -1)  # (E,)  the open row; -1 in a copy that has not begun
+        self._begun = False  # all copies have
+        self._restarted = False  # there may be more dead rows than the world's episodes would make
+        self._loading: Loading | None = None
+        self._words = np.zeros((copies, rows, layout.words), np.uint32)  # (E, R, W)
+        words = self._words.reshape(-1, layout.words)
+        self.store = Store(
+            floats=words.view(np.float32),
+            halves=words.view(np.uint16),
+            start=np.zeros((copies, capacity_per_copy), np.int64),
+            rows=rows,
+            agents=layout.agents,
+            size=layout.agents * layout.observation_size,
+            actions=layout.agents * layout.action_size,
+            kind=layout.kind,
+        )
 
     @property
     def capacity(self) -> int:
@@ -92,8 +104,8 @@ class SavedRing:
             after = _taken(state, "after", np.uint32, opened.shape)
             for e in np.flatnonzero(live):
                 self._write_dead(e, head[e] - 1, after[e])
-        self._restarted = "after" in state
         self._begun = bool(head.min() >= 0)
+        self._restarted = "after" in state
         self._loading = Loading(oldest.copy(), tail.copy(), self._restarted) if live.any() else None
 
     def segment(self, first: ArrayLike, last: ArrayLike) -> dict[str, NDArray]:
@@ -121,18 +133,15 @@ class SavedRing:
                 f"{one_or_each(self.oldest)} to {one_or_each(self.added)}."
             )
         begin, end = self._starts(low), self._starts(high)
-        counts = end - begin
-        rows = np.empty((counts.sum(), self.layout.words), np.uint32)
-        position = 0
-        for e in range(self.copies):
-            for part in self._parts(begin[e], end[e]):
-                size = part.stop - part.start
-                rows[position : position + size] = self._words[e, part]
-                position += size
+        parts = [self._words[e, part] for e in range(self.copies) for part in self._parts(begin[e], end[e])]
         offsets = np.cumsum(lengths) - lengths
         numbers = np.arange(lengths.sum()) + np.repeat(low - offsets, lengths)
         start = self.store.start[np.repeat(self._all, lengths), numbers % self.capacity_per_copy]
-        arrays = {"rows": rows, "counts": counts, "start": start.reshape(self._start_shape(lengths))}
+        arrays = {
+            "rows": np.concatenate(parts),
+            "counts": end - begin,
+            "start": start.reshape(self._start_shape(lengths)),
+        }
         if self._restarted:
             arrays["before"] = self._dead_after(low - 1)
         return arrays
@@ -178,11 +187,10 @@ class SavedRing:
                     self._leave_out(e, loaded)
                 else:
                     self._write_dead(e, loaded.rows[e], before[e])
-            source = positions[e] + started[skipped] - started[0]
-            for part in self._parts(started[skipped], end):
-                size = part.stop - part.start
-                self._words[e, part] = rows[source : source + size]
-                source += size
+            source = rows[positions[e] + started[skipped] - started[0] : positions[e] + counts[e]]
+            before_end, from_start = self._parts(started[skipped], end)
+            kept = before_end.stop - before_end.start
+            self._words[e, before_end], self._words[e, from_start] = source[:kept], source[kept:]
             numbers = np.arange(loaded.transitions[e], high[e])
             self.store.start[e, numbers % self.capacity_per_copy] = started[skipped:]
             loaded.transitions[e], loaded.rows[e] = high[e], end
@@ -238,10 +246,10 @@ class SavedRing:
         self.oldest[copy] += 1
         self._restarted = True
 
-    def _parts(self, first: int, last: int) -> list[slice]:
-        """Rows of a copy where row numbers first to last lie: one slice, or two around the end of the sub-ring."""
+    def _parts(self, first: int, last: int) -> tuple[slice, slice]:
+        """Where row numbers first to last of a copy lie: up to the end of its sub-ring, and from its start on."""
         low, count, rows = int(first) % self.store.rows, int(last - first), self.store.rows
-        return [slice(low, min(low + count, rows)), slice(0, max(0, low + count - rows))]
+        return slice(low, min(low + count, rows)), slice(0, max(0, low + count - rows))
 
     def _check_whole(self) -> None:
         """Refuse to work while segments are missing after `load_state`."""

@@ -42,9 +42,13 @@ class ThreadChild:
 
 def play_in_threads(patch):
     """Let actors and quantizer be threads; processes take seconds to start."""
+
+    def live(board, index, parent):
+        board.counts["ticks"][index] += 1
+
     patch.setattr("shoal.actorq.system.WatchedChild", ThreadChild)
     for module in ("actor", "quantizer"):
-        patch.setattr(f"shoal.actorq.{module}.live", lambda board, index, parent: board.add(index, "ticks"))
+        patch.setattr(f"shoal.actorq.{module}.live", live)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_actors_play_on_both_nodes_and_dead_ones_are_replaced(nodes, tmp_path, c
         sent = [queue.sent for queue in system.queues]
         while any(queue.sent < before + 3 for queue, before in zip(system.queues, sent, strict=True)):
             yield
-        while not all(system.board.count(1 + post.actor, "pulls") for post in system.posts):  # the new ones, too
+        while not all(system.board.counts["pulls"][1 + post.actor] for post in system.posts):  # the new ones, too
             yield
         yield "end"
 
@@ -499,7 +499,7 @@ def test_chunks_and_counts_travel_as_bytes():
     assert learner.next() is None and learner.refused == 1
     here, there = (Board(2) for _ in range(2))
     for _ in range(2):
-        there.add(0, "steps", 5)
-        there.spend(0, "wait", 0.5)
+        there.counts["steps"][0] += 5
+        there.seconds["wait"][0] += 0.5
         here.give(1, there.take(0))
-    assert (here.count(1, "steps"), here.seconds(1, "wait")) == (10, 1.0) and there.count(0, "steps") == 0
+    assert (here.counts["steps"][1], here.seconds["wait"][1]) == (10, 1.0) and there.counts["steps"][0] == 0

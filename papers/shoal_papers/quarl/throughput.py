@@ -95,7 +95,7 @@ def publishing(training: Training) -> Turn:
 
     def turn() -> None:
         latest = system.payloads.latest
-        if board.count(1, "number") == latest:
+        if board.counts["number"][1] == latest:
             system.payloads.publish(payload, latest)
         if collector.ready():
             training.step()

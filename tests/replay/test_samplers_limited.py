@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.replay.limited import Limited
+from shoal.replay.samplers import Limited
 
 
 def history(oldest, added):
@@ -33,8 +33,9 @@ def test_sample_counts_equal_a_plain_list(most, capacity, first, data):
             assert set(pairs) <= set(live)
             counts.update(pairs)
         assert all(count <= most for count in counts.values())
-        if data.draw(st.booleans()):  # saved and loaded
-            saved, sampler = sampler.state(now), Limited(most, copies, capacity)
+        if data.draw(st.booleans()):  # saved and loaded, perhaps beside a larger ring: the run is extended
+            saved, places = sampler.state(now), sampler.times.shape[1] + data.draw(st.integers(0, 2))
+            sampler = Limited(most, copies, places)
             sampler.load_state(saved, now)
         added = added + np.array(data.draw(st.lists(st.integers(0, 5), min_size=copies, max_size=copies)))
 
