@@ -1,6 +1,5 @@
 """A team that learns and acts in native code (`shoal/native`), on the CPU and in full precision; imports no torch.
 
-Its state has the form of `Team`, so that one checkpoint serves both.
 Shape letters: E copies, N agents, M mini-batches, B batch rows, C networks in a stack, O observation, A action.
 """
 
@@ -46,9 +45,8 @@ class NativeTeam(BaseTeam):
         self.targets = {name: name.removeprefix("target_") for name in networks if name.startswith("target_")}
         self._learned = [name for name in networks if name not in self.targets]
         self._record(threads)
-        self.counters = np.array(
-            [stream_seed(seed, "update"), 0], np.int64
-        )  # of noise: its seed, and the number so far
+        # of noise: its seed, and the number of draws so far
+        self.counters = np.array([stream_seed(seed, "update"), 0], np.int64)
         self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
         self._update = self.runner.rounds(0, self._derived, self.counters)
         self._prepare = self.runner.rounds(self._derived, self._acted)
@@ -91,7 +89,6 @@ class NativeTeam(BaseTeam):
     # ---- acting and learning -----------------------------------------------------------------------------------------
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         spec, program = self.spec, self.algorithm.program
         seen = np.ascontiguousarray(observation, program.dtype)
         if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):  # native code checks nothing
@@ -109,7 +106,6 @@ class NativeTeam(BaseTeam):
         return actions
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
-        """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
         phase("mini-batch sampling")
         return self.learn(self.draw(ring, sampler, rng), phase)
 
@@ -146,7 +142,6 @@ class NativeTeam(BaseTeam):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included."""
         weights = {
             f"{network}.{name}": array
             for network in self.algorithm.networks
@@ -157,7 +152,6 @@ class NativeTeam(BaseTeam):
         return weights
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
-        """Take over what `weights` returned; other shapes or names are refused with a sentence."""
         check_weights(self.weights(), weights)
         for network in self.algorithm.networks:
             self._write(network, [weights[f"{network}.{name}"] for name in self._names(network)])
@@ -166,12 +160,10 @@ class NativeTeam(BaseTeam):
         self.runner.run(self._prepare, alone=True)
 
     def rollout_arrays(self) -> list[NDArray]:
-        """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
         algorithm = self.algorithm
         return self._read(next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors))
 
     def optimizer_state(self) -> Arrays:
-        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
         steps = np.array(self.counters[MOMENT], np.float32)
         state: Arrays = {}
         for network in self._learned:
@@ -184,7 +176,6 @@ class NativeTeam(BaseTeam):
         return state if self.config.target_period == 1 else state | {"updates": np.array(self.counters[MOMENT])}
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned."""
         for network in self._learned:
             for of in ("mean", "square"):
                 self._write(network, [state[f"{network}.{k}.{of}"] for k in range(len(self._names(network)))], of)
@@ -194,11 +185,9 @@ class NativeTeam(BaseTeam):
         self.counters[MOMENT] = int(state["actors.0.step"])
 
     def random_state(self) -> Arrays:
-        """Seeds and numbers of draws."""
         return {"update": self.counters.copy(), "exploration": self.rollout_counters.copy()}
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
         self.counters[:] = state["update"]  # the number of updates, too: the optimizers' is float32, as in torch
         self.rollout_counters[:] = state["exploration"]
 

@@ -40,20 +40,15 @@ class Noise:
         return empty.normal_(generator=self.generator)
 
 
-def noise_states(sources: Mapping[str, NoiseSource]) -> dict[str, NDArray]:
+def noise_states(sources: Mapping[str, Noise]) -> dict[str, NDArray]:
     """The states of these generators, by name."""
-    return to_arrays({name: _generator(source).get_state() for name, source in sources.items()})
+    return to_arrays({name: source.generator.get_state() for name, source in sources.items()})
 
 
-def load_noise_states(sources: Mapping[str, NoiseSource], states: Mapping[str, NDArray]) -> None:
+def load_noise_states(sources: Mapping[str, Noise], states: Mapping[str, NDArray]) -> None:
     """Continue from what `noise_states` returned."""
     for name, state in to_tensors(states).items():
-        _generator(sources[name]).set_state(state)
-
-
-def _generator(source: NoiseSource) -> torch.Generator:
-    assert isinstance(source, Noise)
-    return source.generator
+        sources[name].generator.set_state(state)
 
 
 def softmax(logits: Tensor) -> Tensor:

@@ -5,14 +5,14 @@ and `build_parts`: `shoal_papers.reference.training` and `shoal.actorq.training`
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.algorithms.base import Arrays, check_choices
+from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
@@ -68,45 +68,6 @@ class Collecting(Protocol):
         """Continue from what `state` returned."""
 
 
-class LearningTeam(Protocol):
-    """A team of agents; its state has the stacked format of `shoal.algorithms`."""
-
-    losses: tuple[str, ...]
-    """Names of the losses that `update` returns."""
-    targets: dict[str, str]
-    """Names of target networks, each with that of its online network."""
-
-    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
-
-    def progress(self, samples: int) -> None:
-        """The run has collected so many samples: schedules advance."""
-
-    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Actions in the world's units."""
-
-    def update(self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]) -> Arrays:
-        """Draw mini-batches, update all agents once, and return each agent's losses (N,)."""
-
-    def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included."""
-
-    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
-        """Restore what `weights` returned."""
-
-    def optimizer_state(self) -> Arrays:
-        """All optimizers' moments by name."""
-
-    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned."""
-
-    def random_state(self) -> Arrays:
-        """The states of the noise generators."""
-
-    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
-
-
 @dataclass
 class Parts:
     """The parts that an implementation builds from a configuration; nothing has been played yet."""
@@ -114,7 +75,7 @@ class Parts:
     config: TrainConfig
     """The configuration, with the settings that the implementation fixes."""
     env: VectorEnv
-    team: LearningTeam
+    team: BaseTeam
     ring: Replay
     sampler: Sampler
     precision: Precision = FULL
@@ -155,7 +116,7 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     return Parts(config, env, team, ring, sampler, precision, note=note)
 
 
-def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[LearningTeam, Precision]:
+def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[BaseTeam, Precision]:
     """The team, and the precision that it learns in; torch is imported only if it learns there."""
     if config.update == "native":
         return NativeTeam(spec, config, config.seed, native_threads(config)), FULL

@@ -17,7 +17,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
 
 if TYPE_CHECKING:
-    from shoal.training.builder import LearningTeam
+    from shoal.algorithms.base import BaseTeam
 
 PLAYERS = ("deterministic", "noisy", "random")
 """Who acts in an evaluation: the trained team with its most likely actions or with exploration noise, a random team."""
@@ -132,13 +132,13 @@ def random_act(spec: EnvSpec, seed: int) -> Act:
     return lambda observation: random_actions(spec, len(observation), rng)
 
 
-def team_act(team: "LearningTeam", explore: bool) -> Act:
+def team_act(team: "BaseTeam", explore: bool) -> Act:
     """The team's policy, with exploration noise or with its most likely actions."""
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
 def evaluate_team(
-    team: "LearningTeam", config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
+    team: "BaseTeam", config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
     """Deterministic, noisy and random play in the same number of episodes, from the same initial states.
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from shoal.algorithms.base import BaseTeam
 from shoal.envs.base import VectorEnv
 from shoal.errors import ActorsLost, Diverged, UserError, counted
 from shoal.runs import disk
@@ -19,7 +20,7 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
 from shoal.system.memory import keep_freed_memory
-from shoal.training.builder import Collecting, Implementation, LearningTeam, Replay
+from shoal.training.builder import Collecting, Implementation, Replay
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collector
@@ -87,7 +88,7 @@ class Training:
         return self.collector.env
 
     @property
-    def team(self) -> LearningTeam:
+    def team(self) -> BaseTeam:
         """The team that acts and learns."""
         return self.learner.team
 

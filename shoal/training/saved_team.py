@@ -34,8 +34,8 @@ from shoal.training.result import TrainResult
 from shoal.training.world_file import stored_spec
 
 if TYPE_CHECKING:
+    from shoal.algorithms.base import BaseTeam
     from shoal.algorithms.team import Team
-    from shoal.training.builder import LearningTeam
 
 BEST, SNAPSHOTS = f"{CHECKPOINTS}/best/weights.safetensors", "snapshots"
 _FACTS = "shoal"  # key in the file's header
@@ -152,7 +152,7 @@ def load_team(
     return team, config
 
 
-def acting_team(team: "Team", config: TrainConfig) -> "LearningTeam":
+def acting_team(team: "Team", config: TrainConfig) -> "BaseTeam":
     """The team as it acted in training: in native code, if that is where it learned."""
     from shoal.algorithms.native import NativeTeam
     from shoal.native.runner import why_unusable
