@@ -10,20 +10,12 @@ from pathlib import Path
 from shoal.errors import UserError, names_checked
 from shoal.runs import lifecycle
 from shoal.runs.folder import CURVE
-from shoal.runs.observer import Observer
+from shoal.runs.observer import Observer, Quiet
 from shoal.training.callbacks import Callback, check_callbacks
 from shoal.training.config import TrainConfig
 from shoal.training.prechecks import check_new, check_world
 from shoal.training.result import TrainResult
 from shoal.waiting import said_if_long
-
-
-class _Warnings(Observer):
-    """An observer that shows no progress; warnings are Python's."""
-
-    def tell(self, sentence: str) -> None:
-        """Warn of it."""
-        warnings.warn(sentence, stacklevel=1)
 
 
 @names_checked
@@ -55,7 +47,7 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"train() takes a TrainConfig, as in train(TrainConfig(episodes=2_000)), not {config!r}.")
-    observer = observer or _Warnings()
+    observer = observer or Quiet(lambda sentence: warnings.warn(sentence, stacklevel=1))
     check_callbacks(callbacks)
     result = _resume(config, observer, trust, callbacks, asked) if resume else _begin(config, observer, callbacks)
     if pictures and result.finished and not (Path(result.run) / CURVE).exists():

@@ -150,7 +150,7 @@ class PhaseCounters(PhaseClock):
     def __call__(self, phase: str) -> None:
         """Begin a phase; what was counted since the last call goes to the phase before."""
         now = self.counters.read()
-        counts = self.counts.setdefault(self._phase, dict.fromkeys(now, 0))
+        counts = self.counts.setdefault(self.phase, dict.fromkeys(now, 0))
         for name, count in now.items():
             counts[name] += count - self._last[name]
         self._last = now
@@ -158,7 +158,7 @@ class PhaseCounters(PhaseClock):
 
     def divide(self, shares: Mapping[str, float]) -> None:
         """Divide time and counts of the present phase among several that ran side by side: counts as the time."""
-        began = self._phase
+        began = self.phase
         before = dict(self.counts.get(began, {}))
         super().divide(shares)
         own = self.counts[began]
@@ -172,7 +172,7 @@ class PhaseCounters(PhaseClock):
 
     def counts_by_phase(self) -> dict[str, dict[str, int]]:
         """Counts of each phase, the parts of "target Q" added up; only phases that there were."""
-        self(self._phase)
+        self(self.phase)
         whole: dict[str, dict[str, int]] = {}
         for phase, counts in self.counts.items():
             total = whole.setdefault(phase.partition(":")[0], dict.fromkeys(counts, 0))

@@ -28,10 +28,6 @@ class RunResult(Protocol):
     """The result of a run: a dataclass."""
 
     @property
-    def signal(self) -> int | None:
-        """The signal that stopped an unfinished run."""
-
-    @property
     def counters(self) -> dict[str, int]:
         """How much was done, by the names that a checkpoint has for it."""
 

@@ -5,12 +5,10 @@ and `build_parts`: `shoal_papers.reference.training` and `shoal.actorq.training`
 """
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
@@ -22,11 +20,10 @@ from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.runs.checkpoint import RingStore
-from shoal.training.collector import Rows
+from shoal.training.collector import Collecting, Rows
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 from shoal.training.resources import check_update_memory, make_device, most_samples, native_threads
-from shoal.training.returns import Episode
 
 if TYPE_CHECKING:
     from shoal.training.learner import Learner
@@ -37,35 +34,6 @@ class Replay(Rows, RingStore, Protocol):
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
-
-
-class Collecting(Protocol):
-    """Fills the ring, in this process or with the help of others, and counts samples and whole episodes."""
-
-    env: VectorEnv
-    episodes: int
-    samples: int
-
-    def begin(self) -> None:
-        """The run begins, or resumes."""
-
-    def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
-
-    def close(self) -> None:
-        """Collecting has ended."""
-
-    def metrics(self) -> dict[str, float | str | None]:
-        """What else to log, by name."""
-
-    def summary(self) -> str:
-        """A sentence for the end of the run; may be empty."""
-
-    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Arrays and counters; the world and the rows have states of their own."""
-
-    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
 
 
 @dataclass

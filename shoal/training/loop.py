@@ -20,10 +20,10 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
 from shoal.system.memory import keep_freed_memory
-from shoal.training.builder import Collecting, Implementation, Replay
+from shoal.training.builder import Implementation, Replay
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock
-from shoal.training.collector import Collector
+from shoal.training.collector import Collecting, Collector
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import PLAYERS, Evaluation, evaluate_team
 from shoal.training.learner import Learner
@@ -73,6 +73,7 @@ class Training:
         self.threads = use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
+        self.total = self.config.episodes
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
         self.ring_is_gone = False  # the run was finished before, without `keep_replay`
@@ -106,11 +107,6 @@ class Training:
     def done(self) -> int:
         """The same, as observers of any run know it."""
         return self.collector.episodes
-
-    @property
-    def total(self) -> int:
-        """Episodes in the end."""
-        return self.config.episodes
 
     @property
     def samples(self) -> int:
@@ -222,9 +218,15 @@ class TeamRun:
             if interrupt.signal is not None:
                 break
             try:
-                self._log_if_due(self._evaluate_if_due(folder, interrupt), log)
+                evaluation = training.milestones.reach(training, folder.path, interrupt, observer)
             except Abandoned:
                 break
+            if evaluation is not None:
+                self._hooks("on_evaluation", evaluation)
+            if evaluation is not None or crossed(training.logged, training.episodes, self.config.log_every):
+                self._write_log(log, evaluation)
+                if (sentence := self._contention.sentence(training.threads)) is not None:
+                    observer.note(sentence)
             if training.episodes >= self.config.episodes or training.stopped is not None:
                 break
             if crossed(training.saved, training.episodes, self.config.checkpoint_every):
@@ -261,26 +263,7 @@ class TeamRun:
             self.observer.advance(training)
         training.clock("other")
 
-    def _evaluate_if_due(self, folder: RunFolder, interrupt: Interrupt) -> Evaluation | None:
-        """Evaluations and snapshots, outside of the training time."""
-        milestones = self.training.milestones
-        if not milestones.due(self.training.episodes):
-            return None
-        evaluation = milestones.reach(self.training, folder.path, interrupt, self.observer)
-        if evaluation is not None:
-            self._hooks("on_evaluation", evaluation)
-        return evaluation
-
     # ---- what is written -------------------------------------------------------------------------------------------
-
-    def _log_if_due(self, evaluation: Evaluation | None, log: MetricsLog) -> None:
-        """A line of the log, and a sentence where other programs keep the run from its work."""
-        training = self.training
-        if evaluation is None and not crossed(training.logged, training.episodes, self.config.log_every):
-            return
-        self._write_log(log, evaluation)
-        if (sentence := self._contention.sentence(training.threads)) is not None:
-            self.observer.note(sentence)
 
     def _write_log(self, log: MetricsLog, evaluation: Evaluation | None = None) -> None:
         training = self.training

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import counted
-from shoal.runs.display import Display
+from shoal.runs.observer import Display
 from shoal.training.returns import Columns, means
 
 if TYPE_CHECKING:

@@ -68,14 +68,6 @@ class Columns(NamedTuple):
             {name: metrics[:, f] for f, name in enumerate(spec.metrics)},
         )
 
-    def line(self) -> dict[str, float | None]:
-        """Means as keys of metrics.jsonl: return/agent/NAME, return/group/NAME, and the world's metrics."""
-        return {
-            **{f"return/agent/{name}": value for name, value in means(self.agents).items()},
-            **{f"return/group/{name}": value for name, value in means(self.groups).items()},
-            **means(self.metrics),
-        }
-
 
 def means(columns: Named) -> dict[str, float | None]:
     """The mean of each; None without episodes."""

@@ -93,25 +93,21 @@ def updates_made(folder: Path, name: str) -> int:
 
 
 def _chosen_path(folder: Path, name: str) -> Path:
-    path = folder / BEST if name == "best" else snapshot_path(folder, _episode(name))
-    if not path.exists():
-        raise UserError(_missing(folder, name))
-    return path
-
-
-def _episode(name: str) -> int:
+    """The file that `checkpoint` names, if it is there."""
+    if name == "best":
+        if not (folder / BEST).exists():
+            raise UserError(
+                f"'{folder}' has no best weights: its run had no evaluation yet, see shoal train --evaluate-every."
+            )
+        return folder / BEST
     if not (name.isascii() and name.isdecimal() and len(name) < 16):  # a longer one is no file name
         raise UserError(f"`checkpoint` is '{name}', but must be last, best or the episode of a snapshot.")
-    return int(name)
-
-
-def _missing(folder: Path, name: str) -> str:
-    if name == "best":
-        return f"'{folder}' has no best weights: its run had no evaluation yet, see shoal train --evaluate-every."
-    files = (re.fullmatch(r"([0-9]{8,})\.safetensors", file) for file in disk.names(folder / SNAPSHOTS))
-    episodes = [f"{int(match[1])}" for match in files if match]
-    others = f"it has those of {', '.join(episodes)}" if episodes else "see shoal train --snapshots"
-    return f"'{folder}' has no snapshot of episode {int(name)}: {others}."
+    if not (path := snapshot_path(folder, int(name))).exists():
+        files = (re.fullmatch(r"([0-9]{8,})\.safetensors", file) for file in disk.names(folder / SNAPSHOTS))
+        episodes = [f"{int(match[1])}" for match in files if match]
+        others = f"it has those of {', '.join(episodes)}" if episodes else "see shoal train --snapshots"
+        raise UserError(f"'{folder}' has no snapshot of episode {int(name)}: {others}.")
+    return path
 
 
 def load_team(
