@@ -14,7 +14,7 @@ from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import UserError, check_range
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig
-from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
+from shoal.training.returns import Episode, Estimate, ReturnTracker, columns
 
 if TYPE_CHECKING:
     from shoal.algorithms.base import BaseTeam
@@ -113,17 +113,13 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 def evaluation(spec: EnvSpec, played: list[Episode]) -> Evaluation:
     """Means over the episodes that were played."""
     prey = [episode.prey for episode in played if episode.prey is not None]
-    agents, groups, metrics = (
-        {name: Estimate.of(values) for name, values in columns.items()} for columns in Columns.of(spec, played)
-    )
-    return Evaluation(
-        len(played),
-        *Estimate.of(np.array([episode.team for episode in played])),
-        prey_mean=float(np.mean(prey)) if prey else None,
-        agents=agents,
-        groups=groups,
-        figures=metrics,
-    )
+    named = {
+        field: {name: Estimate.of(values) for name, values in by_name.items()}
+        for field, by_name in columns(spec, played).items()
+    }
+    mean, ci95 = Estimate.of(np.array([episode.team for episode in played]))
+    prey_mean = float(np.mean(prey)) if prey else None
+    return Evaluation(len(played), mean, ci95, prey_mean, named["agents"], named["groups"], named["figures"])
 
 
 def random_act(spec: EnvSpec, seed: int) -> Act:

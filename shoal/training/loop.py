@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from shoal.algorithms.base import BaseTeam
-from shoal.envs.base import VectorEnv
 from shoal.errors import ActorsLost, Diverged, UserError, counted
 from shoal.runs import disk
 from shoal.runs.checkpoint import Checkpoint
@@ -20,7 +19,7 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
 from shoal.system.memory import keep_freed_memory
-from shoal.training.builder import Implementation, Replay
+from shoal.training.builder import Implementation
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock
 from shoal.training.collector import Collecting, Collector
@@ -31,7 +30,7 @@ from shoal.training.milestones import Abandoned, Milestones
 from shoal.training.prechecks import check_hardware
 from shoal.training.resources import use_threads
 from shoal.training.result import TrainResult, log_line, result_so_far
-from shoal.training.resume import needs_refill, refill, restore, snapshot
+from shoal.training.resume import refill, restore, snapshot
 from shoal.training.returns import Episode
 from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, remedy
 from shoal.training.world_file import WORLD, world_json
@@ -73,6 +72,7 @@ class Training:
         self.threads = use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
+        self.env, self.ring = parts.env, parts.ring
         self.total = self.config.episodes
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
@@ -84,19 +84,9 @@ class Training:
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
 
     @property
-    def env(self) -> VectorEnv:
-        """The world's copies."""
-        return self.collector.env
-
-    @property
     def team(self) -> BaseTeam:
         """The team that acts and learns."""
         return self.learner.team
-
-    @property
-    def ring(self) -> Replay:
-        """The replay ring."""
-        return self.learner.ring
 
     @property
     def episodes(self) -> int:
@@ -209,7 +199,7 @@ class TeamRun:
         training.collector.begin()
         training.clock.start()
         self._hooks("on_begin")
-        if needs_refill(training):
+        if training.ring_is_gone and training.stopped is None and training.episodes < self.config.episodes:
             refill(training, folder, observer, interrupt)
             if interrupt.signal is not None:
                 return  # the last checkpoint stays
@@ -258,8 +248,7 @@ class TeamRun:
         training = self.training
         while training.owes_update() and interrupt.signal is None and training.stopped is None:
             training.update()
-            if self._hooks.update:
-                self._hooks("on_update")
+            self._hooks("on_update")
             self.observer.advance(training)
         training.clock("other")
 

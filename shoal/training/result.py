@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.training.evaluation import Evaluation
-from shoal.training.returns import Columns, Episode, means
+from shoal.training.returns import Episode, columns, means
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -102,8 +102,8 @@ def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
 def training_figures(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, Figures]:
     """Means of training episodes as fields of a result."""
     return {
-        field: {name: {"training": value} for name, value in means(values).items()}
-        for field, values in zip(COLUMNS, Columns.of(spec, episodes), strict=True)
+        field: {name: {"training": value} for name, value in means(named).items()}
+        for field, named in columns(spec, episodes).items()
     }
 
 
