@@ -116,7 +116,9 @@ class Actors(StackedMLP):
         Of Q values the greedy choice, or with probability `deviation` any choice, as one-hot vectors.
         """
         if self.kind == "values":
-            return self._epsilon_greedy(head, noise, deviation)
+            explores, which = noise("uniform", (*head.shape[:2], 2)).unbind(-1)  # (N, B) each
+            chosen = (which * self.real_count).long().clamp_(max=head.shape[-1] - 1)
+            return one_hot(torch.where(explores < deviation, chosen, self.masked(head).argmax(-1)), head)
         actions = self.sample(head, noise)
         if self.kind == "deterministic":
             actions = (actions + deviation * self._unpadded(noise("normal", tuple(actions.shape)))).clamp_(-1, 1)
@@ -125,11 +127,6 @@ class Actors(StackedMLP):
     def penalty(self, head: Tensor) -> Tensor:
         """(N, B) mean square of the real logits (of the means before squashing, for boxes)."""
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
-
-    def _epsilon_greedy(self, head: Tensor, noise: NoiseSource, epsilon: float) -> Tensor:
-        explores, which = noise("uniform", (*head.shape[:2], 2)).unbind(-1)  # (N, B) each
-        chosen = (which * self.real_count).long().clamp_(max=head.shape[-1] - 1)
-        return one_hot(torch.where(explores < epsilon, chosen, self.masked(head).argmax(-1)), head)
 
     def _gumbel(self, logits: Tensor, noise: NoiseSource) -> Tensor:
         soft = softmax(self.masked(logits) + noise("gumbel", tuple(logits.shape)))

@@ -238,7 +238,14 @@ class Checkpoints:
         length = max(1, SEGMENT_BYTES // (ring.row_bytes * ring.copies))
         while np.any(start < added):
             end = np.minimum(start + length, added)
-            segment, data = _packed_segment(ring, start, end)
+            first, last = one_or_each(start), one_or_each(end)
+            arrays = ring.segment(first, last)
+            data = _pack(arrays)
+            sha256 = disk.sha256(data)
+            name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
+            if isinstance(first, int) and isinstance(last, int) and "before" not in arrays:
+                name = f"{first:012d}-{last:012d}"
+            segment = Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256)
             path = folder / segment.name
             if segment not in before or disk.file_size(path) != segment.size:
                 fresh.append(path)
@@ -355,18 +362,6 @@ def _read_folder(place: _Place, parts: tuple[str, ...] | None) -> Checkpoint:
     }
     segments = tuple(Segment(**entry) for entry in facts["segments"])
     return Checkpoint(place.path, place.episode, arrays, facts["meta"], segments)
-
-
-def _packed_segment(ring: RingStore, start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[Segment, bytes]:
-    """The transitions [start, end) of a ring as a segment, and the bytes of its file."""
-    first, last = one_or_each(start), one_or_each(end)
-    arrays = ring.segment(first, last)
-    data = _pack(arrays)
-    sha256 = disk.sha256(data)
-    name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
-    if isinstance(first, int) and isinstance(last, int) and "before" not in arrays:
-        name = f"{first:012d}-{last:012d}"
-    return Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256), data
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:

@@ -80,7 +80,9 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
 
     It is reached when a checkpoint is saved: all that learning takes, and the state as arrays and as serialized bytes.
     """
-    passed = spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)  # by one row
+    passed = spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)  # actors, one row
+    seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
+    act = config.copies * (passed + seen)
     if config.update != "torch" and config.why_torch() is None:
         copies = SAVED + copies_of_weights(spec.agents, config.batch, native_threads(config))
         learn = native_rows(config, spec)
@@ -88,9 +90,13 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
         copies = TORCH if config.scheme is None else SCHEME
         if config.implementation == "reference":
             copies = REFERENCE
-        learn = torch_rows(config, spec, passed)
-    seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
-    act = config.copies * (passed + seen)
+        # numbers of the mini-batches: inputs, hidden layers with gradients, noise, actions
+        joint = spec.agents * (spec.observation_size + spec.action_size)
+        rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
+        per_row = 3 * sum(config.critic_layers) + 4 * (config.atoms or 0)
+        learn = rows * (2 * joint + passed) + spec.agents * heads(config) * config.batch * per_row
+        if config.qat_bits is not None:
+            learn *= 3  # inputs and their quantized values are kept, too
     return 4 * (int(copies * sum(network_weights(spec, config))) + max(learn, act))
 
 
@@ -101,18 +107,6 @@ def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
     minibatches = 1 if config.minibatch == "shared" else spec.agents
     chunk = 3 * sum(config.hidden) + 3 * heads(config) * sum(config.critic_layers) + joint
     return minibatches * config.batch * kept * joint + native_threads(config) * CHUNK * chunk
-
-
-def torch_rows(config: TrainConfig, spec: EnvSpec, passed: int) -> int:
-    """Numbers that an update in torch has of its mini-batches: inputs, hidden layers with gradients, noise, actions.
-
-    `passed`: those of all actors' passes over one row.
-    """
-    joint = spec.agents * (spec.observation_size + spec.action_size)
-    rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
-    critics = spec.agents * heads(config) * config.batch * (3 * sum(config.critic_layers) + 4 * (config.atoms or 0))
-    update = rows * (2 * joint + passed) + critics
-    return update if config.qat_bits is None else 3 * update  # inputs and their quantized values are kept, too
 
 
 def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:
