@@ -1,4 +1,4 @@
-"""The parts of a run: the interfaces that the loop uses, and how Shoal's own implementation builds them.
+"""The parts of a run, and how Shoal's own implementation builds them.
 
 World, stacked agents, one ring for all. Other implementations have modules with the same two functions, `compile_loops`
 and `build_parts`: `shoal_papers.reference.training` and `shoal.actorq.training`.
