@@ -14,7 +14,7 @@ from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
-from shoal.envs.base import EnvSpec, Step, VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
@@ -115,15 +115,12 @@ def compile_loops(config: TrainConfig) -> None:
     foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
-    twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
     sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
     ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
-    seen = np.zeros((1, spec.agents, spec.observation_size), np.float32)
-    none, flags = np.zeros((1, spec.agents), np.float32), np.zeros((1, spec.agents), bool)
-    step = Step(seen, none, flags, np.zeros(1, bool), ~flags, np.zeros(1, bool), seen)
-    ring.begin(seen)
+    ring.begin(twin.reset())
+    actions = np.zeros((1, spec.agents, spec.action_size), np.float32)
     for _ in range(sampler.needs):
-        ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
+        ring.add(actions, twin.step(actions))
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
         ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)
