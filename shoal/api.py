@@ -5,25 +5,18 @@ Torch, numba and what draws are imported after the checks, so that a mistake cos
 
 import warnings
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from shoal.errors import UserError, names_checked
 from shoal.runs import lifecycle
 from shoal.runs.folder import CURVE
-from shoal.runs.observer import Observer
+from shoal.runs.observer import Observer, Quiet
 from shoal.training.callbacks import Callback, check_callbacks
 from shoal.training.config import TrainConfig
 from shoal.training.prechecks import check_new, check_world
 from shoal.training.result import TrainResult
 from shoal.waiting import said_if_long
-
-
-class _Warnings(Observer):
-    """An observer that shows no progress; warnings are Python's."""
-
-    def tell(self, sentence: str) -> None:
-        """Warn of it."""
-        warnings.warn(sentence, stacklevel=1)
 
 
 @names_checked
@@ -55,7 +48,7 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"train() takes a TrainConfig, as in train(TrainConfig(episodes=2_000)), not {config!r}.")
-    told: Observer = observer or _Warnings()
+    observer = observer or Quiet(lambda sentence: warnings.warn(sentence, stacklevel=1))
     check_callbacks(callbacks)
     if resume:
         names = config.asked(asked)
@@ -63,19 +56,18 @@ def train(
             check_world(stored, folder.path, names, trust)
             from shoal.training.loop import build
 
-            result = lifecycle.resume(
-                folder, stored, names, TrainResult, lambda config: build(config, told, callbacks), told
-            )
+            new_run = partial(build, observer=observer, callbacks=callbacks)
+            result = lifecycle.resume(folder, stored, names, TrainResult, new_run, observer)
     else:
         config = config.checked()
         check_new(config)
         from shoal.training.loop import build
 
-        name = f"{config.env}-{config.algorithm}-seed{config.seed}"
-        result = lifecycle.begin(config, name, lambda config: build(config, told, callbacks), told)
+        new_run = partial(build, observer=observer, callbacks=callbacks)
+        result = lifecycle.begin(config, f"{config.env}-{config.algorithm}-seed{config.seed}", new_run, observer)
     if pictures and result.finished and not (Path(result.run) / CURVE).exists():
         from shoal.report.curve import draw_run_curve
 
-        with said_if_long(told.note, "Drawing the learning curve."):
+        with said_if_long(observer.note, "Drawing the learning curve."):
             draw_run_curve(result)
     return result

@@ -14,6 +14,7 @@ from shoal.actorq.system import ACTORS, QUANTIZER, ActorSystem
 from shoal.envs.base import VectorEnv
 from shoal.errors import Diverged, UserError
 from shoal.replay import Ring
+from shoal.training.collector import Collecting
 from shoal.training.returns import Episode, ReturnTracker
 
 PAUSE = 0.0002
@@ -26,15 +27,13 @@ LAGS = 10_000
 """Steps whose lag is remembered for the log."""
 
 
-class ActorCollector:
+class ActorCollector(Collecting):
     """Takes chunks from the actors' queues into the ring, and counts samples and whole episodes."""
 
     def __init__(self, env: VectorEnv, ring: Ring, system: ActorSystem, limiter: RateLimiter) -> None:
         """`env`: one copy of the world, of which only the spec is used."""
-        self.env, self.ring, self.system, self.limiter = env, ring, system, limiter
-        self.config = system.config
-        env.reset()  # a checkpoint asks for its state
-        self.episodes = self.samples = 0
+        super().__init__(env)  # resets it: a checkpoint asks for its state
+        self.ring, self.system, self.limiter, self.config = ring, system, limiter, system.config
         self.updates = 0
         """Of the learner; it tells."""
         self.starved = False
@@ -196,10 +195,10 @@ class ActorCollector:
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """Counters; what the actors are doing is not kept: they begin new episodes."""
-        counters = {"inserts": self.limiter.inserts, "sampled": self.limiter.samples}
-        return {}, {"episodes": self.episodes, "samples": self.samples, **counters}
+        arrays, counters = super().state()
+        return arrays, {**counters, "inserts": self.limiter.inserts, "sampled": self.limiter.samples}
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self.episodes, self.samples = counters["episodes"], counters["samples"]
+        super().load_state(arrays, counters)
         self.limiter.inserts, self.limiter.samples = counters["inserts"], counters["sampled"]

@@ -34,7 +34,7 @@ def build_parts(config: TrainConfig) -> Parts:
     """The engine's parts for the copies of all actors, and what takes the place of its collector and learner."""
     together = dataclasses.replace(config, copies=config.copies * config.actors)
     parts = builder.build_parts(together, build_env(config, 1, config.seed, stagger=False))
-    assert isinstance(parts.team, BaseTeam) and isinstance(parts.ring, Ring)
+    assert isinstance(parts.ring, Ring)
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
     steps = steps_per_chunk(config.pull_every, config.copies, config.cluster is not None)

@@ -1,9 +1,9 @@
-"""What every team has, in torch or in native code: a world, settings, mini-batches; checks, and sizes in memory."""
+"""The interface of a team, in torch, in native code or in the reference; outcomes, checks, and sizes in memory."""
 
 import math
 from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ Arrays = dict[str, NDArray]
 
 
 class BaseTeam:
-    """All agents of a world, with the settings that they learn by."""
+    """All agents of a world, with the settings that they learn by.
+
+    Its state has one form wherever it learns, so that a checkpoint serves all teams: arrays of stacked networks.
+    """
 
     losses: tuple[str, ...]
     """What `update` returns, by name."""
@@ -66,6 +69,38 @@ class BaseTeam:
 
     def rollout_arrays(self) -> list[NDArray]:
         """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
+        raise NotImplementedError
+
+    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
+        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
+        raise NotImplementedError
+
+    def update(self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Phase) -> Arrays:
+        """Draw mini-batches and update all agents once; returns each agent's losses (N,)."""
+        raise NotImplementedError
+
+    def weights(self) -> Arrays:
+        """All networks' parameters by name, targets included."""
+        raise NotImplementedError
+
+    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
+        """Restore what `weights` returned; other names or shapes are refused."""
+        raise NotImplementedError
+
+    def optimizer_state(self) -> Arrays:
+        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
+        raise NotImplementedError
+
+    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
+        """Continue from what `optimizer_state` returned."""
+        raise NotImplementedError
+
+    def random_state(self) -> Arrays:
+        """The state of everything that the team draws from."""
+        raise NotImplementedError
+
+    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
+        """Continue from what `random_state` returned."""
         raise NotImplementedError
 
 
@@ -120,19 +155,16 @@ def check_weights(expected: Mapping[str, NDArray], given: Mapping[str, NDArray])
 
 def target_entropies(spec: EnvSpec, config: LearnConfig) -> list[float]:
     """The entropy that each agent's learned temperature aims at: half of the largest, or minus the size of a box."""
-    return [_target_entropy(size, spec.discrete, config.target_entropy) for size in spec.action_sizes]
-
-
-def _target_entropy(size: int, discrete: bool, asked: float | None) -> float:
+    asked = config.target_entropy
     if asked is None:
-        return 0.5 * math.log(size) if discrete else -float(size)
-    largest = math.log(size) if discrete else math.inf
-    if asked >= largest:
-        raise UserError(
-            f"`target_entropy` is {asked}, but the largest possible is {largest:.3f}, "
-            f"of {counted(size, 'choice')}: the temperature would grow without end."
-        )
-    return asked
+        return [0.5 * math.log(size) if spec.discrete else -float(size) for size in spec.action_sizes]
+    for size in spec.action_sizes:
+        if spec.discrete and asked >= (largest := math.log(size)):
+            raise UserError(
+                f"`target_entropy` is {asked}, but the largest possible is {largest:.3f}, "
+                f"of {counted(size, 'choice')}: the temperature would grow without end."
+            )
+    return [asked] * spec.agents
 
 
 # ---- sizes ----------------------------------------------------------------------------------------------------------
@@ -140,8 +172,9 @@ def _target_entropy(size: int, discrete: bool, asked: float | None) -> float:
 
 def check_team_fits(spec: EnvSpec, config: LearnConfig) -> None:
     """Refuse a team that there is no memory for."""
+    widths = " × ".join(f"{width:,}" for width in config.hidden[:4]) + (" × …" if len(config.hidden) > 4 else "")
     check_fits(
-        f"A team of {spec.agents} agents with hidden layers of {_shown(config.hidden)} units",
+        f"A team of {spec.agents} agents with hidden layers of {widths} units",
         team_bytes(spec, config),
         lambda usable: "fewer agents or smaller hidden layers need less",
     )
@@ -168,8 +201,3 @@ def heads(config: LearnConfig) -> int:
 def _weights(layers: tuple[int, ...]) -> int:
     """Numbers in a network with these layers, inputs and outputs included."""
     return sum((inputs + 1) * outputs for inputs, outputs in pairwise(layers))
-
-
-def _shown(hidden: tuple[int, ...]) -> str:
-    """The widths, the first few of many."""
-    return " × ".join(f"{width:,}" for width in hidden[:4]) + (" × …" if len(hidden) > 4 else "")

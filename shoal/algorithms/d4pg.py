@@ -21,7 +21,7 @@ class D4PG(MADDPG):
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
-        self.atoms = make_atoms(config.v_min, config.v_max, config.atoms, device)  # (K,)
+        self.atoms = torch.linspace(config.v_min, config.v_max, config.atoms, device=device)  # (K,)
 
     def backed_up(self, next_q: Tensor, batch: Minibatch) -> Tensor:
         """(N, B, K): the distribution of R + gamma^n Z' on the atoms, given the logits of Z'."""
@@ -37,27 +37,12 @@ class D4PG(MADDPG):
         return (q.softmax(-1) * self.atoms).sum(-1)
 
 
-def make_atoms(v_min: float, v_max: float, count: int, device: torch.device) -> Tensor:
-    """(K,) returns from `v_min` to `v_max`, evenly spaced."""
-    return torch.linspace(v_min, v_max, count, device=device)
-
-
 def project(probability: Tensor, reward: Tensor, discount: Tensor | float, v_min: float, v_max: float) -> Tensor:
-    """The distribution of reward + discount · Z on the atoms of Z (Bellemare, Dabney and Munos 2017, algorithm 1).
+    """(N, B, K): reward + discount · Z on the atoms of Z (Bellemare, Dabney and Munos 2017, algorithm 1).
 
-    Each atom's probability goes to the two atoms around where it has moved to, in proportion to how near they are;
-    beyond the ends it goes to the end.
-
-    Args:
-        probability: (N, B, K) of each atom of Z.
-        reward: (N, B).
-        discount: (N, B), or one for all.
-        v_min: return of the first atom.
-        v_max: return of the last atom.
-
-    Returns:
-        (N, B, K).
-
+    `probability` (N, B, K) is that of each atom of Z; reward and discount are (N, B), or one discount for all. Each
+    atom's probability goes to the two atoms around where it has moved to, in proportion to how near they are; beyond
+    the ends it goes to the end.
     """
     count = probability.shape[-1]
     step = (v_max - v_min) / (count - 1)

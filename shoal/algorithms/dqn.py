@@ -55,7 +55,7 @@ class DQN(Team):
     def target_q(self, batch: Minibatch, phase: Phase) -> Tensor:
         """(N, B): R + gamma^n Q'(o', a'), where a' is best by the online network (double) or by the target's own."""
         phase("target Q: next action")
-        observations = own_observations(batch.next_joint, self.spec.agents, self.spec.observation_size)
+        observations = own_observations(batch.next_joint, self.spec)
         values = self.target_actors.masked(self.target_actors(observations))  # (N, B, A)
         chooser = self.actors.masked(self.actors(observations)) if self.config.double else values
         phase("target Q: target Q")
@@ -64,7 +64,6 @@ class DQN(Team):
 
     def q_loss(self, batch: Minibatch, target: Tensor) -> Tensor:
         """(N,): Huber loss of the played choices' Q values."""
-        agents, sizes = self.spec.agents, (self.spec.observation_size, self.spec.action_size)
-        values = self.actors(own_observations(batch.joint, agents, sizes[0]))  # (N, B, A)
-        q = (values * own_actions(batch.joint, agents, sizes[1])).sum(-1)  # (N, B)
+        values = self.actors(own_observations(batch.joint, self.spec))  # (N, B, A)
+        q = (values * own_actions(batch.joint, self.spec)).sum(-1)  # (N, B)
         return batch.mean(torch.nn.functional.huber_loss(q, target, reduction="none"))

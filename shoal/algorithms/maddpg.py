@@ -14,7 +14,7 @@ from torch import Tensor
 from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
-from shoal.algorithms.team import Team, q_loss
+from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
 from shoal.networks import own_observations
 from shoal.networks.layout import initial_random
@@ -73,14 +73,15 @@ class MADDPG(Team):
         return batch.reward + batch.bootstrap * next_q
 
     def q_loss(self, batch: Minibatch, target: Tensor) -> Tensor:
-        """(N,): mean squared error of the critics."""
-        return q_loss(self.critics, batch, target)
+        """(N,): mean squared error of each agent's critics, summed over its heads."""
+        error = self.critics(batch.joint) - target[:, None]  # (N, heads, B)
+        return batch.mean(error.square().sum(1))
 
     def p_loss(self, batch: Minibatch) -> Tensor:
         """(N,): minus each fresh action's value to its agent's updated critic; others' actions are as played."""
         if self.config.others == "current":
             self.redraw_actions(batch)
-        head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
+        head = self.actors(own_observations(batch.joint, self.spec))
         own = self.actors.sample(head, self.noise)  # (N, B, A)
         q = self.value(self.critics.of_own_action(batch.joint, own, self.dense)[:, 0])  # (N, B)
         return batch.mean(self.config.logit_penalty * self.actors.penalty(head) - q)

@@ -3,7 +3,7 @@
 Choices are soft Gumbel samples with the exact entropy of the categorical policy; boxes are squashed Gaussians whose
 entropy is estimated by minus the log-probability of the sample. The temperature is fixed or learned, one per agent.
 `variant="tf2"` follows the public TF2 code that the papers' settings match (docs/algorithms.md).
-Shape letters: N agents, B batch rows, A action.
+Shape letters: N agents, B batch rows, A action, M mini-batches.
 """
 
 import math
@@ -16,18 +16,10 @@ from shoal.algorithms.adam import StackedAdam
 from shoal.algorithms.base import Phase, target_entropies
 from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
-from shoal.algorithms.team import Team, q_loss
+from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
 from shoal.networks import Actors, own_observations
 from shoal.networks.layout import initial_random
-
-
-class Temperature(nn.Module):
-    """Each agent's weight of the entropy, as its logarithm."""
-
-    def __init__(self, agents: int, value: float) -> None:
-        super().__init__()
-        self.log = nn.Parameter(torch.full((agents, 1), math.log(max(value, 1e-8))))
 
 
 class MASAC(Team):
@@ -50,13 +42,12 @@ class MASAC(Team):
             self.networks["target_actors"] = self.target_actors
             self.targets["target_actors"] = "actors"
         if config.learn_entropy:
-            self.temperature = Temperature(spec.agents, config.entropy).to(device)
-            self.networks["temperature"] = self.temperature
-            self.optimizers["temperature"] = StackedAdam(
-                [(self.temperature.log, 0)], config.learning_rate, 0, "variable"
-            )
-            self.target_entropy = torch.tensor(target_entropies(spec, config))[:, None]
-            self.target_entropy = self.target_entropy.to(device)
+            start = math.log(max(config.entropy, 1e-8))
+            self.log_temperature = nn.Parameter(torch.full((spec.agents, 1), start, device=device))
+            self.networks["temperature"] = nn.ParameterDict({"log": self.log_temperature})
+            adam = StackedAdam([(self.log_temperature, 0)], config.learning_rate, clip=0, clip_by="variable")
+            self.optimizers["temperature"] = adam
+            self.target_entropy = torch.tensor(target_entropies(spec, config), device=device)[:, None]  # (N, 1)
 
     @property
     def rollout_actors(self) -> Actors:
@@ -68,7 +59,7 @@ class MASAC(Team):
         target = self.target_q(batch, phase)
 
         phase("Q loss")
-        q = q_loss(self.critics, batch, target)
+        q = self.q_loss(batch, target)
         self.optimizers["critics"].step(q.sum())
 
         phase("P loss")
@@ -76,7 +67,7 @@ class MASAC(Team):
         self.optimizers["actors"].step(p.sum())
         if self.config.learn_entropy:
             excess = batch.mean(entropy - self.target_entropy)[:, None]  # 0 of an agent that is in no row
-            self.optimizers["temperature"].step((self.temperature.log * excess).sum())
+            self.optimizers["temperature"].step((self.log_temperature * excess).sum())
 
         phase("target update")
         self.move_targets()
@@ -89,39 +80,41 @@ class MASAC(Team):
         observations = every_observation(batch.next_joint, self.spec)
         if self.tf2:  # the online policy's entropy, and by a broadcast slip its mean over the batch
             actions = self.target_actors.sample(self.target_actors(observations), self.noise)
-            own = own_observations(batch.next_joint, self.spec.agents, self.spec.observation_size)
-            entropy = batch.mean(self._online_entropy(own))[:, None]  # (N, 1)
+            entropy = self.online_entropy(own_observations(batch.next_joint, self.spec))
+            entropy = batch.mean(entropy)[:, None]  # (N, 1)
         else:
-            actions, entropy = self.actors.sample_with_entropy(self.actors(observations), self.noise)
-            entropy = self._own_rows(entropy, batch)  # (N, B)
+            actions, entropy = self.actors.sample_with_entropy(self.actors(observations), self.noise)  # (N, M*B)
+            if batch.joint.dim() == 3:  # with a mini-batch of its own, an agent's entropy is that of its rows there
+                entropy = entropy.unflatten(1, batch.joint.shape[:2]).diagonal(dim1=0, dim2=1).T  # (N, B)
         put_actions(batch.next_joint, actions, batch.next_alive)
         phase("target Q: target Q next")
         next_q = self.target_critics(batch.next_joint).amin(1)  # (N, B)
         phase("target Q: target Q")
-        return batch.reward + batch.bootstrap * (next_q + self._alpha() * entropy)
+        return batch.reward + batch.bootstrap * (next_q + self.temperature * entropy)
+
+    def q_loss(self, batch: Minibatch, target: Tensor) -> Tensor:
+        """(N,): mean squared errors of each agent's two critics, added."""
+        error = self.critics(batch.joint) - target[:, None]  # (N, 2, B)
+        return batch.mean(error.square().sum(1))
 
     def p_loss(self, batch: Minibatch) -> tuple[Tensor, Tensor]:
         """(N,) losses and (N, B) entropies: minus the value to its critics and the weighted entropy."""
         if self.config.others == "current":
             self.redraw_actions(batch)
-        head = self.actors(own_observations(batch.joint, self.spec.agents, self.spec.observation_size))
+        head = self.actors(own_observations(batch.joint, self.spec))
         own, entropy = self.actors.sample_with_entropy(head, self.noise)  # (N, B, A), (N, B)
         q = self.critics.of_own_action(batch.joint, own, self.dense)  # (N, 2, B)
         q = q[:, 0] if self.tf2 else q.amin(1)
-        return batch.mean(-q - self._alpha() * entropy), entropy.detach()
+        return batch.mean(-q - self.temperature * entropy), entropy.detach()
 
-    def _alpha(self) -> Tensor | float:
-        return self.temperature.log.detach().exp() if self.config.learn_entropy else self.config.entropy
+    @property
+    def temperature(self) -> Tensor | float:
+        """The weight of the entropy: (N, 1) if it is learned."""
+        return self.log_temperature.detach().exp() if self.config.learn_entropy else self.config.entropy
 
-    def _online_entropy(self, observation: Tensor) -> Tensor:
+    def online_entropy(self, observation: Tensor) -> Tensor:
         """(N, B): exact for choices, which need no sample; boxes need one."""
         head = self.actors(observation)
         if self.spec.discrete:
             return self.actors.entropy(head)
         return self.actors.sample_with_entropy(head, self.noise)[1]
-
-    def _own_rows(self, values: Tensor, batch: Minibatch) -> Tensor:
-        """(N, B) of values (N, M*B): agent i's in the shared mini-batch or in its own."""
-        if batch.joint.dim() == 2:
-            return values
-        return values.unflatten(1, batch.joint.shape[:2]).diagonal(dim1=0, dim2=1).T

@@ -58,7 +58,7 @@ def as_tensors(batch: Batch | Returns, spec: EnvSpec, discount: float, device: t
 
 def every_observation(joint: Tensor, spec: EnvSpec) -> Tensor:
     """(N, M*B, O) view: each agent's observation in every row of every mini-batch."""
-    return own_observations(joint.flatten(0, -2), spec.agents, spec.observation_size)
+    return own_observations(joint.flatten(0, -2), spec)
 
 
 def put_actions(joint: Tensor, actions: Tensor, alive: Tensor | None) -> None:

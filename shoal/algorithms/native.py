@@ -1,6 +1,5 @@
 """A team that learns and acts in native code (`shoal/native`), on the CPU and in full precision; imports no torch.
 
-Its state has the form of `Team`, so that one checkpoint serves both.
 Shape letters: E copies, N agents, M mini-batches, B batch rows, C networks in a stack, O observation, A action.
 """
 
@@ -44,11 +43,12 @@ class NativeTeam(BaseTeam):
             self.algorithm = MADDPG(spec, config, self.hard, dtype)
         self.losses, networks = self.algorithm.losses, self.algorithm.networks
         self.targets = {name: name.removeprefix("target_") for name in networks if name.startswith("target_")}
-        self._learned = [name for name in networks if name not in self.targets]
+        learns_entropy = config.algorithm == "masac" and config.learn_entropy
+        self._parts = [*networks, "temperature"] if learns_entropy else [*networks]  # of the state, by name
+        self._learned = [name for name in self._parts if name not in self.targets]
         self._record(threads)
-        self.counters = np.array(
-            [stream_seed(seed, "update"), 0], np.int64
-        )  # of noise: its seed, and the number so far
+        # of noise: its seed, and the number of draws so far
+        self.counters = np.array([stream_seed(seed, "update"), 0], np.int64)
         self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
         self._update = self.runner.rounds(0, self._derived, self.counters)
         self._prepare = self.runner.rounds(self._derived, self._acted)
@@ -91,7 +91,6 @@ class NativeTeam(BaseTeam):
     # ---- acting and learning -----------------------------------------------------------------------------------------
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         spec, program = self.spec, self.algorithm.program
         seen = np.ascontiguousarray(observation, program.dtype)
         if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):  # native code checks nothing
@@ -109,7 +108,6 @@ class NativeTeam(BaseTeam):
         return actions
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
-        """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
         phase("mini-batch sampling")
         return self.learn(self.draw(ring, sampler, rng), phase)
 
@@ -146,90 +144,76 @@ class NativeTeam(BaseTeam):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included."""
-        weights = {
-            f"{network}.{name}": array
-            for network in self.algorithm.networks
-            for name, array in zip(self._names(network), self._read(network), strict=True)
+        return {
+            f"{part}.{name}": array
+            for part in self._parts
+            for name, array in zip(self._names(part), self._read(part), strict=True)
         }
-        if temperature := self._temperature():
-            weights["temperature.log"] = temperature["log"].copy()
-        return weights
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
-        """Take over what `weights` returned; other shapes or names are refused with a sentence."""
         check_weights(self.weights(), weights)
-        for network in self.algorithm.networks:
-            self._write(network, [weights[f"{network}.{name}"] for name in self._names(network)])
-        if temperature := self._temperature():
-            temperature["log"][:] = weights["temperature.log"]
+        for part in self._parts:
+            self._write(part, [weights[f"{part}.{name}"] for name in self._names(part)])
         self.runner.run(self._prepare, alone=True)
 
     def rollout_arrays(self) -> list[NDArray]:
-        """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
         algorithm = self.algorithm
         return self._read(next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors))
 
     def optimizer_state(self) -> Arrays:
-        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
         steps = np.array(self.counters[MOMENT], np.float32)
         state: Arrays = {}
-        for network in self._learned:
+        for part in self._learned:
             for of in ("mean", "square"):
-                state |= {f"{network}.{k}.{of}": array for k, array in enumerate(self._read(network, of))}
-            state |= {f"{network}.{k}.step": steps for k in range(len(self._names(network)))}
-        if temperature := self._temperature():
-            state |= {f"temperature.0.{of}": temperature[of].copy() for of in ("mean", "square")}
-            state["temperature.0.step"] = steps
+                state |= {f"{part}.{k}.{of}": array for k, array in enumerate(self._read(part, of))}
+            state |= {f"{part}.{k}.step": steps for k in range(len(self._names(part)))}
         return state if self.config.target_period == 1 else state | {"updates": np.array(self.counters[MOMENT])}
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned."""
-        for network in self._learned:
+        for part in self._learned:
             for of in ("mean", "square"):
-                self._write(network, [state[f"{network}.{k}.{of}"] for k in range(len(self._names(network)))], of)
-        if temperature := self._temperature():
-            for of in ("mean", "square"):
-                temperature[of][:] = state[f"temperature.0.{of}"]
+                self._write(part, [state[f"{part}.{k}.{of}"] for k in range(len(self._names(part)))], of)
         self.counters[MOMENT] = int(state["actors.0.step"])
 
     def random_state(self) -> Arrays:
-        """Seeds and numbers of draws."""
         return {"update": self.counters.copy(), "exploration": self.rollout_counters.copy()}
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
         self.counters[:] = state["update"]  # the number of updates, too: the optimizers' is float32, as in torch
         self.rollout_counters[:] = state["exploration"]
 
-    def _names(self, network: str) -> list[str]:
-        """Names of the arrays of a stack."""
-        layers = len(self.algorithm.networks[network].shape.layers)
-        return (actor_names if network.endswith("actors") else critic_names)(layers)
+    def _names(self, part: str) -> list[str]:
+        """Names of the arrays of a stack of networks, or of the temperatures."""
+        if part == "temperature":
+            return ["log"]
+        layers = len(self.algorithm.networks[part].shape.layers)
+        return (actor_names if part.endswith("actors") else critic_names)(layers)
 
-    def _axes(self, network: str) -> list[int]:
+    def _axes(self, part: str) -> list[int]:
         """Along which axis of each array the networks are stacked."""
-        return [int(name == "first") for name in self._names(network)]
+        return [int(name == "first") for name in self._names(part)]
 
-    def _read(self, network: str, part: str = "weights") -> list[NDArray]:
-        """Arrays of a stack: weights, or Adam's `mean` or `square` of them."""
-        networks = self.algorithm.networks[network]
-        each = [networks.shape.read(networks.numbers(number, part)) for number in range(networks.count)]
-        return [
-            np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(network), strict=True)
-        ]
+    def _read(self, part: str, of: str = "weights") -> list[NDArray]:
+        """Arrays of a part: weights, or Adam's `mean` or `square` of them."""
+        if part == "temperature":
+            return [self._temperature(of).copy()]
+        networks = self.algorithm.networks[part]
+        each = [networks.shape.read(networks.numbers(number, of)) for number in range(networks.count)]
+        return [np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(part), strict=True)]
 
-    def _write(self, network: str, stacked: list[NDArray], part: str = "weights") -> None:
+    def _write(self, part: str, stacked: list[NDArray], of: str = "weights") -> None:
         """Take over what `_read` returned."""
-        networks = self.algorithm.networks[network]
-        apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(network), strict=True)]
+        if part == "temperature":
+            self._temperature(of)[:] = stacked[0]
+            return
+        networks = self.algorithm.networks[part]
+        apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(part), strict=True)]
         for number in range(networks.count):
-            networks.shape.write(networks.numbers(number, part), [array[number] for array in apart])
+            networks.shape.write(networks.numbers(number, of), [array[number] for array in apart])
 
-    def _temperature(self) -> dict[str, NDArray]:
-        """(N, 1) views of the learned temperatures' logarithms and of Adam's moments of them; nothing if fixed."""
+    def _temperature(self, of: str) -> NDArray:
+        """(N, 1) view of the learned temperatures' logarithms, or of Adam's moments of them."""
         algorithm = self.algorithm
-        if not (isinstance(algorithm, MASAC) and self.config.learn_entropy):
-            return {}
-        places = {"log": algorithm.log_alpha, "mean": algorithm.alpha_mean, "square": algorithm.alpha_square}
-        return {key: algorithm.program.values(at)[: self.spec.agents, None] for key, at in places.items()}
+        assert isinstance(algorithm, MASAC)
+        places = {"weights": algorithm.log_alpha, "mean": algorithm.alpha_mean, "square": algorithm.alpha_square}
+        return algorithm.program.values(places[of])[: self.spec.agents, None]

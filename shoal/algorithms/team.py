@@ -14,7 +14,7 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, JointCritics, Noise, NoiseSource, to_arrays, to_tensors
+from shoal.networks import Actors, JointCritics, Noise, to_arrays, to_tensors
 from shoal.networks.actors import load_noise_states, noise_states
 from shoal.networks.layout import Kind, Random
 from shoal.replay import Ring, Sampler
@@ -32,8 +32,8 @@ class Team(BaseTeam):
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config)
         self.device = device
-        self.noise: NoiseSource = Noise(stream_seed(seed, "update"), device)
-        self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
+        self.noise = Noise(stream_seed(seed, "update"), device)
+        self.rollout_noise = Noise(stream_seed(seed, "exploration"), device)
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, StackedAdam] = {}
         self.precision = FULL
@@ -75,7 +75,6 @@ class Team(BaseTeam):
         raise NotImplementedError
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
-        """Draw a mini-batch and update all agents once; returns each agent's losses (N,)."""
         phase("mini-batch sampling")
         batch = self.sample_minibatch(ring, sampler, rng)
         with self.precision.learning():
@@ -106,16 +105,13 @@ class Team(BaseTeam):
 
     @property
     def kind(self) -> Kind:
-        """What the policies' outputs are."""
         return self.rollout_actors.kind
 
     def rollout_arrays(self) -> list[NDArray]:
-        """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
         return [parameter.detach().cpu().numpy() for parameter in self.rollout_actors.flat]
 
     @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
             head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
@@ -137,7 +133,6 @@ class Team(BaseTeam):
         }
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
-        """Take over what `weights` returned; other shapes or names are refused with a sentence."""
         own, given = self._named_parameters(), to_tensors(weights)
         check_weights(to_arrays(own), weights)
         for name, parameter in own.items():
@@ -145,14 +140,12 @@ class Team(BaseTeam):
         self.precision.load_state(given)
 
     def optimizer_state(self) -> Arrays:
-        """All optimizers' moments by name; and the number of updates where targets do not move in every one."""
         state = {
             f"{name}.{key}": value for name, adam in self.optimizers.items() for key, value in adam.state().items()
         }
         return to_arrays(state) | ({} if self.config.target_period == 1 else {"updates": np.array(self.updates)})
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned."""
         for name, adam in self.optimizers.items():
             prefix = f"{name}."
             own = {key.removeprefix(prefix): array for key, array in state.items() if key.startswith(prefix)}
@@ -161,14 +154,12 @@ class Team(BaseTeam):
             self.updates = int(state["updates"])
 
     def random_state(self) -> Arrays:
-        """The states of the noise generators."""
         return noise_states(self._noises())
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
         load_noise_states(self._noises(), state)
 
-    def _noises(self) -> dict[str, NoiseSource]:
+    def _noises(self) -> dict[str, Noise]:
         return {"update": self.noise, "exploration": self.rollout_noise}
 
 
@@ -184,9 +175,3 @@ def threads_for(products: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def q_loss(critics: JointCritics, batch: Minibatch, target: Tensor) -> Tensor:
-    """(N,) mean squared error of each agent's critics, the heads' errors added."""
-    error = critics(batch.joint) - target[:, None]  # (N, heads, B)
-    return batch.mean(error.square().sum(1))

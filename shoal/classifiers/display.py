@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from shoal.runs.display import Display
+from shoal.runs.observer import Display
 
 if TYPE_CHECKING:
     from shoal.classifiers.training import ClassifierTraining

@@ -40,20 +40,15 @@ class Noise:
         return empty.normal_(generator=self.generator)
 
 
-def noise_states(sources: Mapping[str, NoiseSource]) -> dict[str, NDArray]:
+def noise_states(sources: Mapping[str, Noise]) -> dict[str, NDArray]:
     """The states of these generators, by name."""
-    return to_arrays({name: _generator(source).get_state() for name, source in sources.items()})
+    return to_arrays({name: source.generator.get_state() for name, source in sources.items()})
 
 
-def load_noise_states(sources: Mapping[str, NoiseSource], states: Mapping[str, NDArray]) -> None:
+def load_noise_states(sources: Mapping[str, Noise], states: Mapping[str, NDArray]) -> None:
     """Continue from what `noise_states` returned."""
     for name, state in to_tensors(states).items():
-        _generator(sources[name]).set_state(state)
-
-
-def _generator(source: NoiseSource) -> torch.Generator:
-    assert isinstance(source, Noise)
-    return source.generator
+        sources[name].generator.set_state(state)
 
 
 def softmax(logits: Tensor) -> Tensor:
@@ -121,7 +116,9 @@ class Actors(StackedMLP):
         Of Q values the greedy choice, or with probability `deviation` any choice, as one-hot vectors.
         """
         if self.kind == "values":
-            return self._epsilon_greedy(head, noise, deviation)
+            explores, which = noise("uniform", (*head.shape[:2], 2)).unbind(-1)  # (N, B) each
+            chosen = (which * self.real_count).long().clamp_(max=head.shape[-1] - 1)
+            return one_hot(torch.where(explores < deviation, chosen, self.masked(head).argmax(-1)), head)
         actions = self.sample(head, noise)
         if self.kind == "deterministic":
             actions = (actions + deviation * self._unpadded(noise("normal", tuple(actions.shape)))).clamp_(-1, 1)
@@ -130,11 +127,6 @@ class Actors(StackedMLP):
     def penalty(self, head: Tensor) -> Tensor:
         """(N, B) mean square of the real logits (of the means before squashing, for boxes)."""
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
-
-    def _epsilon_greedy(self, head: Tensor, noise: NoiseSource, epsilon: float) -> Tensor:
-        explores, which = noise("uniform", (*head.shape[:2], 2)).unbind(-1)  # (N, B) each
-        chosen = (which * self.real_count).long().clamp_(max=head.shape[-1] - 1)
-        return one_hot(torch.where(explores < epsilon, chosen, self.masked(head).argmax(-1)), head)
 
     def _gumbel(self, logits: Tensor, noise: NoiseSource) -> Tensor:
         soft = softmax(self.masked(logits) + noise("gumbel", tuple(logits.shape)))

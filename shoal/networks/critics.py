@@ -35,21 +35,12 @@ class JointCritics(nn.Module):
         atoms: int | None = None,
         layer_norm: bool = False,
     ) -> None:
-        """Build the critics.
+        """`heads` critics per agent, each with one Q value or with a logit per atom.
 
-        Args:
-            spec: the world.
-            hidden: units of each hidden layer.
-            heads: critics per agent.
-            random: source of the initial weights.
-            atoms: logits per critic; None: one Q value.
-            layer_norm: normalise the first hidden layer and squash it by tanh, in place of a ReLU.
-
+        `layer_norm` normalises the first hidden layer and squashes it by tanh, in place of a ReLU.
         """
         super().__init__()
-        self.agents, self.heads, self.atoms = spec.agents, heads, atoms
-        self.action_size = spec.action_size
-        self.observations = spec.agents * spec.observation_size  # width of the joint observation
+        self.spec, self.agents, self.heads, self.atoms = spec, spec.agents, heads, atoms
         widths = critic_widths(spec, hidden, heads, atoms or 1)
         first, bias = initial_layers(widths[:2], random)
         self.first = parameter(first.swapaxes(0, 1).copy())  # (J, C, H)
@@ -83,7 +74,7 @@ class JointCritics(nn.Module):
             joint, own = self.quantizer.input(0, joint, True), self.quantizer.input(0, own, True)
             first = self.quantizer.weight(0, first)
         z = self._first_layer(joint, first, self.first_bias.detach())  # (C, B, H)
-        change = own - own_actions(joint, self.agents, self.action_size)  # (N, B, A)
+        change = own - own_actions(joint, self.spec)  # (N, B, A)
         if self.heads > 1:
             change = change.repeat_interleave(self.heads, 0)  # (C, B, A)
         return self._after_first(torch.baddbmm(z, change, self._own_weights(first)), frozen=True)
@@ -123,17 +114,16 @@ class JointCritics(nn.Module):
 
         Seen as (agent of the row, A, agent of the critic, heads, H) they are the diagonal of the two agent axes.
         """
-        blocks = first[self.observations :].view(self.agents, self.action_size, self.agents, self.heads, -1)
-        return (
-            blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(self.agents * self.heads, self.action_size, -1)
-        )
+        n, actions = self.agents, self.spec.action_size
+        blocks = first[n * self.spec.observation_size :].view(n, actions, n, self.heads, -1)
+        return blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(n * self.heads, actions, -1)
 
     def _replaced(self, joint: Tensor, own: Tensor) -> Tensor:
         """(N, B, J): a whole input per agent, with its own action in place of the played one."""
-        n, (rows, width) = self.agents, joint.shape[-2:]
-        whole = joint.expand(n, rows, width)
-        observations, actions = whole.split([self.observations, n * self.action_size], -1)
-        played = actions.reshape(n, rows, n, self.action_size)
+        n, rows = self.agents, joint.shape[-2]
+        whole = joint.expand(n, *joint.shape[-2:])
+        observations, actions = whole.split([n * self.spec.observation_size, n * self.spec.action_size], -1)
+        played = actions.reshape(n, rows, n, -1)
         is_own = torch.eye(n, dtype=torch.bool, device=joint.device)[:, None, :, None]  # (N, 1, N, 1)
         replaced = torch.where(is_own, own[:, :, None, :], played)  # (N, B, N, A)
         return torch.cat([observations, replaced.flatten(2)], -1)
@@ -144,18 +134,18 @@ class JointCritics(nn.Module):
         return [(self.first, 1), (self.first_bias, 0), *self.rest.stacked_parameters(), *norm]
 
 
-def own_observations(joint: Tensor, agents: int, size: int) -> Tensor:
+def own_observations(joint: Tensor, spec: EnvSpec) -> Tensor:
     """(N, B, O) view: what each agent saw, in the shared mini-batch (B, J) or in its own one of (N, B, J)."""
-    return _own(joint[..., : agents * size], agents, size)
+    return _own(joint[..., : spec.agents * spec.observation_size], spec.agents)
 
 
-def own_actions(joint: Tensor, agents: int, size: int) -> Tensor:
+def own_actions(joint: Tensor, spec: EnvSpec) -> Tensor:
     """(N, B, A) view: what each agent played, in the shared mini-batch (B, J) or in its own one of (N, B, J)."""
-    return _own(joint[..., joint.shape[-1] - agents * size :], agents, size)
+    return _own(joint[..., spec.agents * spec.observation_size :], spec.agents)
 
 
-def _own(columns: Tensor, agents: int, size: int) -> Tensor:
-    blocks = columns.unflatten(-1, (agents, size))
+def _own(columns: Tensor, agents: int) -> Tensor:
+    blocks = columns.unflatten(-1, (agents, -1))
     if columns.dim() == 2:
         return blocks.transpose(0, 1)
     return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

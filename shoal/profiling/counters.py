@@ -138,13 +138,13 @@ class PhaseCounters(PhaseClock):
     def __call__(self, phase: str) -> None:
         """Begin a phase; what was counted since the last call goes to the phase before."""
         now = self.counters.read()
-        self.counts[self._phase].update({name: count - self._last[name] for name, count in now.items()})
+        self.counts[self.phase].update({name: count - self._last[name] for name, count in now.items()})
         self._last = now
         super().__call__(phase)
 
     def divide(self, shares: Mapping[str, float]) -> None:
         """Divide time and counts of the present phase among several that ran side by side: counts as the time."""
-        began = self._phase
+        began = self.phase
         before = collections.Counter(self.counts[began])
         super().divide(shares)
         passed = {name: count - before[name] for name, count in self.counts[began].items()}
@@ -154,7 +154,7 @@ class PhaseCounters(PhaseClock):
 
     def counts_by_phase(self) -> dict[str, dict[str, int]]:
         """Counts of each phase, the parts of "target Q" added up; only phases that there were."""
-        self(self._phase)
+        self(self.phase)
         whole = PhaseCounts(collections.Counter)
         for phase, counts in self.counts.items():
             whole[phase.partition(":")[0]].update(counts)

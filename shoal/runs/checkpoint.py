@@ -35,6 +35,7 @@ import safetensors.numpy
 from numpy.typing import ArrayLike, NDArray
 
 from shoal.errors import UserError
+from shoal.replay.samplers import History
 from shoal.replay.saved import one_or_each
 from shoal.runs import disk
 
@@ -50,16 +51,8 @@ _FINAL, _OLD, _NEW = re.compile(_EPISODE), re.compile(rf"\.{_EPISODE}\.old"), re
 _SEGMENT = re.compile(r"[0-9]{12,}-[0-9]{12,}(-[0-9a-f]{16})?\.safetensors")
 
 
-class RingStore(Protocol):
+class RingStore(History, Protocol):
     """The interface of the replay ring for checkpoints; each copy counts its own transitions."""
-
-    @property
-    def added(self) -> NDArray[np.int64]:
-        """(E,) total number of transitions added to each copy."""
-
-    @property
-    def oldest(self) -> NDArray[np.int64]:
-        """(E,) the number of the oldest live transition of each copy."""
 
     @property
     def row_bytes(self) -> int:
@@ -137,7 +130,7 @@ class Checkpoints:
         with disk.sentence(f"The checkpoints in {self.folder} cannot be read"):
             self._kept = []
             self._delete_unfinished()
-            newest = _newest_whole(self.folder, _read_all, warn)
+            newest = _newest_whole(self.folder, None, warn)
             if newest is None:
                 return None
             if _OLD.fullmatch(newest.path.name):  # the writer was killed before its successor was in place
@@ -148,7 +141,7 @@ class Checkpoints:
             for place in _places(self.folder):
                 if place.episode < newest.episode and not self._kept:
                     with contextlib.suppress(disk.Damaged):
-                        self._kept = [_read_folder(place, parts=())]
+                        self._kept = [_read_folder(place, ())]
         self._kept.append(replace(newest, parts={}))
         return newest
 
@@ -198,12 +191,12 @@ class Checkpoints:
             new.mkdir(exist_ok=True)
             if ring is not None:
                 checkpoint = replace(checkpoint, segments=self._store(ring, fresh))
-            entries = {}
+            files = {}
             for name, data in _files(checkpoint):
                 disk.write(new / name, data)
-                entries[name] = {"size": len(data), "sha256": disk.sha256(data)}
+                files[name] = {"size": len(data), "sha256": disk.sha256(data)}
                 del data  # before the next file's bytes are made: those of weights and moments are large
-            disk.write(new / _MANIFEST, _manifest(entries))
+            disk.write(new / _MANIFEST, _json(disk.sealed({"format": FORMAT, "files": files})))
             disk.sync(new)
             if final.is_dir() and _looks_ours(final):
                 _delete_folder(old)
@@ -245,7 +238,14 @@ class Checkpoints:
         length = max(1, SEGMENT_BYTES // (ring.row_bytes * ring.copies))
         while np.any(start < added):
             end = np.minimum(start + length, added)
-            segment, data = _packed_segment(ring, start, end)
+            first, last = one_or_each(start), one_or_each(end)
+            arrays = ring.segment(first, last)
+            data = _pack(arrays)
+            sha256 = disk.sha256(data)
+            name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
+            if isinstance(first, int) and isinstance(last, int) and "before" not in arrays:
+                name = f"{first:012d}-{last:012d}"
+            segment = Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256)
             path = folder / segment.name
             if segment not in before or disk.file_size(path) != segment.size:
                 fresh.append(path)
@@ -280,7 +280,7 @@ def newest(folder: Path, parts: tuple[str, ...] = (), warn: Callable[[str], None
     Nothing else is read and nothing on disk is modified: safe while another process trains and saves.
     """
     with disk.sentence(f"The checkpoints in {folder} cannot be read"):
-        return _newest_whole(Path(folder), lambda place: _read_folder(place, parts), warn or (lambda text: None))
+        return _newest_whole(Path(folder), parts, warn or (lambda text: None))
 
 
 def newest_segment(folder: Path, warn: Callable[[str], None] | None = None) -> Arrays | None:
@@ -316,16 +316,18 @@ def _places(folder: Path) -> list[_Place]:
     return sorted(places, key=lambda place: (place.episode, place.path.name), reverse=True)  # "." sorts before digits
 
 
-def _newest_whole(folder: Path, read: Callable[[_Place], Checkpoint], warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that `read` does not find damaged."""
+def _newest_whole(folder: Path, parts: tuple[str, ...] | None, warn: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint in which these parts are intact; None: all parts, and the segments of the ring."""
     places = _places(folder)
     damage: list[str] = []
     for place in places:
         try:
-            checkpoint = read(place)
+            checkpoint = _read_folder(place, parts)
+            for _ in checkpoint.read_segments() if parts is None else ():  # verifies them
+                pass
         except disk.Damaged as error:
             if _places(folder) != places:  # the run deleted what was being read: look again
-                return _newest_whole(folder, read, warn)
+                return _newest_whole(folder, parts, warn)
             damage.append(f"{place.path} is damaged ({error})")
         else:
             for sentence in damage:
@@ -338,9 +340,18 @@ def _newest_whole(folder: Path, read: Callable[[_Place], Checkpoint], warn: Call
     return None
 
 
-def _read_folder(place: _Place, parts: tuple[str, ...] | None = None) -> Checkpoint:
-    """Read a checkpoint with all its parts, or with those asked for."""
-    files = _read_manifest(place.path)
+def _read_folder(place: _Place, parts: tuple[str, ...] | None) -> Checkpoint:
+    """Read a checkpoint with these parts; None: with all."""
+    try:
+        manifest = disk.unsealed(json.loads(disk.read(place.path / _MANIFEST)))
+    except (ValueError, RecursionError):
+        raise disk.Damaged(f"{_MANIFEST} has a wrong checksum") from None
+    if manifest["format"] != FORMAT:
+        raise UserError(
+            f"{place.path} has format {manifest['format']}, but this version of Shoal reads format {FORMAT}; train the "
+            "run again, or use the version that it was trained with."
+        )
+    files = {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
     facts = json.loads(disk.read(place.path / _META, *files.pop(_META)))
     if facts["episode"] != place.episode:
         raise disk.Damaged(f"it belongs to episode {facts['episode']}")
@@ -353,51 +364,12 @@ def _read_folder(place: _Place, parts: tuple[str, ...] | None = None) -> Checkpo
     return Checkpoint(place.path, place.episode, arrays, facts["meta"], segments)
 
 
-def _read_all(place: _Place) -> Checkpoint:
-    """Read a checkpoint with all its parts, and verify its segments as well."""
-    checkpoint = _read_folder(place)
-    for _ in checkpoint.read_segments():
-        pass
-    return checkpoint
-
-
-def _read_manifest(path: Path) -> dict[str, tuple[int, str]]:
-    """The size and checksum of each file of a checkpoint."""
-    try:
-        manifest = disk.unsealed(json.loads(disk.read(path / _MANIFEST)))
-    except (ValueError, RecursionError):
-        raise disk.Damaged(f"{_MANIFEST} has a wrong checksum") from None
-    if manifest["format"] != FORMAT:
-        raise UserError(
-            f"{path} has format {manifest['format']}, but this version of Shoal reads format {FORMAT}; train the run "
-            "again, or use the version that it was trained with."
-        )
-    return {name: (entry["size"], entry["sha256"]) for name, entry in manifest["files"].items()}
-
-
-def _packed_segment(ring: RingStore, start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[Segment, bytes]:
-    """The transitions [start, end) of a ring as a segment, and the bytes of its file."""
-    first, last = one_or_each(start), one_or_each(end)
-    arrays = ring.segment(first, last)
-    data = _pack(arrays)
-    sha256 = disk.sha256(data)
-    name = f"{start.sum():012d}-{end.sum():012d}-{sha256[:16]}"
-    if isinstance(first, int) and isinstance(last, int) and "before" not in arrays:
-        name = f"{first:012d}-{last:012d}"
-    return Segment(f"{name}{_SUFFIX}", first, last, len(data), sha256), data
-
-
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
     """Name and bytes of each file of a checkpoint except the manifest, one at a time."""
     for part, arrays in checkpoint.parts.items():
         yield f"{part}{_SUFFIX}", _pack(arrays)
     segments = [segment._asdict() for segment in checkpoint.segments]
     yield _META, _json({"episode": checkpoint.episode, "meta": checkpoint.meta, "segments": segments})
-
-
-def _manifest(entries: dict[str, dict[str, Any]]) -> bytes:
-    """The manifest: size and checksum of each file, with a checksum of its own."""
-    return _json(disk.sealed({"format": FORMAT, "files": entries}))
 
 
 def _json(value: object) -> bytes:

@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 PATIENCE = 2.0
@@ -20,16 +20,21 @@ class Stopped(KeyboardInterrupt):
         self.number = number
 
 
+def _handle_with(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Let this handle every signal that asks a program to stop; returns the previous handlers."""
+    if threading.current_thread() is not threading.main_thread():  # handlers can only be set there
+        return {}
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # ignored under nohup
+    return {number: signal.signal(number, handler) for number in heeded}
+
+
 def stop_at_signals() -> None:
     """Make every signal that asks a program to stop raise `Stopped`, as Ctrl-C raises KeyboardInterrupt."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    if threading.current_thread() is threading.main_thread():  # handlers can only be set there
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                signal.signal(number, stop)
+    _handle_with(stop)
 
 
 class Interrupt:
@@ -46,10 +51,7 @@ class Interrupt:
         self._reminder.daemon = True
 
     def __enter__(self) -> "Interrupt":
-        if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    self._before[number] = signal.signal(number, self._note)
+        self._before = _handle_with(self._note)
         return self
 
     @property
@@ -70,9 +72,7 @@ class Interrupt:
         self._abandoned = True
         signal.pthread_kill(threading.main_thread().ident or 0, self.signal)  # Ctrl-C may be ignored, as under nohup
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._reminder.cancel()
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -28,10 +28,6 @@ class RunResult(Protocol):
     """The result of a run: a dataclass."""
 
     @property
-    def signal(self) -> int | None:
-        """The signal that stopped an unfinished run."""
-
-    @property
     def counters(self) -> dict[str, int]:
         """How much was done, by the names that a checkpoint has for it."""
 
@@ -96,7 +92,7 @@ def begin(config: Stored, name: str, build: Build[Result], observer: Observer) -
 @contextlib.contextmanager
 def reopened(kind: type[Stored], out: str | None, asked: Mapping[str, Any]) -> Iterator[tuple[RunFolder, Stored]]:
     """Lock the folder of a run to resume, and read its settings; other ones than its own are refused."""
-    if out is None:
+    if not out:
         raise UserError("`resume` needs a run folder: set `out`.")
     read_settings(Path(out), kind)  # is it a run at all?
     with RunFolder(Path(out)) as folder:

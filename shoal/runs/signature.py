@@ -62,37 +62,36 @@ def _module_file(env: str) -> str:
     return os.pathsep.join(os.path.realpath(place) for place in places if place)
 
 
-def _key_file() -> Path | None:
-    """Where the key is: in the user's state folder; None where there is none."""
+def _key_file() -> Path:
+    """Where the key is: in the user's state folder; an `OSError` where there is none."""
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state if os.path.isabs(state) else os.path.expanduser("~/.local/state"))
-    return folder / "shoal" / "key" if folder.is_absolute() else None
+    if not folder.is_absolute():
+        raise OSError("the user has no home folder")
+    return folder / "shoal" / "key"
 
 
 def _key() -> bytes | None:
     """The user's key; None if there is none, or one that others could have read or written."""
-    path = _key_file()
     with contextlib.suppress(OSError):
-        if path is not None:
-            with path.open("rb") as file:
-                facts, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
-            if facts.st_uid == os.geteuid() and not facts.st_mode & 0o077 and len(key) == KEY_BYTES:
-                return key
+        with _key_file().open("rb") as file:
+            facts, key = os.fstat(file.fileno()), file.read(KEY_BYTES + 1)
+        if facts.st_uid == os.geteuid() and not facts.st_mode & 0o077 and len(key) == KEY_BYTES:
+            return key
     return None
 
 
 def _new_key() -> bytes | None:
     """A new key, unless another process made one at the same moment; None where it cannot be kept."""
-    path = _key_file()
     with contextlib.suppress(OSError):
-        if path is not None:
-            path.parent.mkdir(0o700, parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # of mode 0600
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(secrets.token_bytes(KEY_BYTES))
-                with contextlib.suppress(FileExistsError):
-                    os.link(temporary, path)  # whole, or not there
-            finally:
-                os.unlink(temporary)
+        path = _key_file()
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent)  # of mode 0600
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(KEY_BYTES))
+            with contextlib.suppress(FileExistsError):
+                os.link(temporary, path)  # whole, or not there
+        finally:
+            os.unlink(temporary)
     return _key()

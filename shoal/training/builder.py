@@ -1,32 +1,29 @@
-"""The parts of a run: the interfaces that the loop uses, and how Shoal's own implementation builds them.
+"""The parts of a run, and how Shoal's own implementation builds them.
 
 World, stacked agents, one ring for all. Other implementations have modules with the same two functions, `compile_loops`
 and `build_parts`: `shoal_papers.reference.training` and `shoal.actorq.training`.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shoal.algorithms.base import Arrays, check_choices
+from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
-from shoal.envs.base import EnvSpec, Step, VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.runs.checkpoint import RingStore
-from shoal.training.collector import Rows
+from shoal.training.collector import Collecting, Rows
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
 from shoal.training.resources import check_update_memory, make_device, most_samples, native_threads
-from shoal.training.returns import Episode
 
 if TYPE_CHECKING:
     from shoal.training.learner import Learner
@@ -39,74 +36,6 @@ class Replay(Rows, RingStore, Protocol):
         """Live transitions of all copies."""
 
 
-class Collecting(Protocol):
-    """Fills the ring, in this process or with the help of others, and counts samples and whole episodes."""
-
-    env: VectorEnv
-    episodes: int
-    samples: int
-
-    def begin(self) -> None:
-        """The run begins, or resumes."""
-
-    def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
-
-    def close(self) -> None:
-        """Collecting has ended."""
-
-    def metrics(self) -> dict[str, float | str | None]:
-        """What else to log, by name."""
-
-    def summary(self) -> str:
-        """A sentence for the end of the run; may be empty."""
-
-    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Arrays and counters; the world and the rows have states of their own."""
-
-    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
-
-
-class LearningTeam(Protocol):
-    """A team of agents; its state has the stacked format of `shoal.algorithms`."""
-
-    losses: tuple[str, ...]
-    """Names of the losses that `update` returns."""
-    targets: dict[str, str]
-    """Names of target networks, each with that of its online network."""
-
-    def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
-        """Actions (E, N, A) for observations (E, N, O): noisy as in training, or the most likely ones."""
-
-    def progress(self, samples: int) -> None:
-        """The run has collected so many samples: schedules advance."""
-
-    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Actions in the world's units."""
-
-    def update(self, ring: Any, sampler: Any, rng: np.random.Generator, phase: Callable[[str], None]) -> Arrays:
-        """Draw mini-batches, update all agents once, and return each agent's losses (N,)."""
-
-    def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included."""
-
-    def load_weights(self, weights: Mapping[str, NDArray]) -> None:
-        """Restore what `weights` returned."""
-
-    def optimizer_state(self) -> Arrays:
-        """All optimizers' moments by name."""
-
-    def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned."""
-
-    def random_state(self) -> Arrays:
-        """The states of the noise generators."""
-
-    def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
-
-
 @dataclass
 class Parts:
     """The parts that an implementation builds from a configuration; nothing has been played yet."""
@@ -114,7 +43,7 @@ class Parts:
     config: TrainConfig
     """The configuration, with the settings that the implementation fixes."""
     env: VectorEnv
-    team: LearningTeam
+    team: BaseTeam
     ring: Replay
     sampler: Sampler
     precision: Precision = FULL
@@ -155,7 +84,7 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     return Parts(config, env, team, ring, sampler, precision, note=note)
 
 
-def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[LearningTeam, Precision]:
+def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[BaseTeam, Precision]:
     """The team, and the precision that it learns in; torch is imported only if it learns there."""
     if config.update == "native":
         return NativeTeam(spec, config, config.seed, native_threads(config)), FULL
@@ -186,15 +115,12 @@ def compile_loops(config: TrainConfig) -> None:
     foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
-    twin.step(np.zeros((1, spec.agents, spec.action_size), np.float32))
     sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
     ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
-    seen = np.zeros((1, spec.agents, spec.observation_size), np.float32)
-    none, flags = np.zeros((1, spec.agents), np.float32), np.zeros((1, spec.agents), bool)
-    step = Step(seen, none, flags, np.zeros(1, bool), ~flags, np.zeros(1, bool), seen)
-    ring.begin(seen)
+    ring.begin(twin.reset())
+    actions = np.zeros((1, spec.agents, spec.action_size), np.float32)
     for _ in range(sampler.needs):
-        ring.add(np.zeros((1, spec.agents, spec.action_size), np.float32), step)
+        ring.add(actions, twin.step(actions))
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
         ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)

@@ -109,7 +109,6 @@ class Hooks:
         self._methods: dict[str, list[Callable[..., None]]] = {
             hook: [getattr(callback, hook) for callback in callbacks if overrides(callback, hook)] for hook in HOOKS
         }
-        self.update = self._methods["on_update"]  # looked at after every update
 
     def __call__(self, hook: str, *arguments: Any) -> None:
         """Call all methods of this name."""

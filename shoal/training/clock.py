@@ -29,7 +29,8 @@ class PhaseClock:
     def __init__(self, wait: Callable[[], object] | None = None) -> None:
         self._wait = wait
         self.seconds: dict[str, float] = {}
-        self._phase = "other"
+        self.phase = "other"
+        """The current phase."""
         self._since = time.perf_counter()
 
     def start(self) -> None:
@@ -41,12 +42,12 @@ class PhaseClock:
         if self._wait is not None:
             self._wait()
         now = time.perf_counter()
-        self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
-        self._phase, self._since = phase, now
+        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self._since
+        self.phase, self._since = phase, now
 
     def divide(self, shares: Mapping[str, float]) -> None:
         """Divide the time of the present phase, so far, among several that ran side by side; `shares` add up to 1."""
-        began = self._phase
+        began = self.phase
         before = self.seconds.get(began, 0.0)
         self(began)
         passed = self.seconds[began] - before
@@ -54,19 +55,14 @@ class PhaseClock:
         for phase, share in shares.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + share * passed
 
-    @property
-    def phase(self) -> str:
-        """The current phase."""
-        return self._phase
-
     def total(self) -> float:
         """Seconds since the clock started, including those before a resume."""
-        self(self._phase)
+        self(self.phase)
         return sum(self.seconds.values())
 
     def by_phase(self) -> dict[str, float]:
         """Seconds of each of PHASES, the parts of "target Q" summed."""
-        self(self._phase)
+        self(self.phase)
         return by_phase(self.seconds)
 
 

@@ -37,18 +37,51 @@ class Rows(Protocol):
         """Add one transition to every copy: the actions (E, N, A) as played, and the step that they led to."""
 
 
-class Collector:
-    """Plays all copies of a world, step by step, and counts samples and whole episodes."""
+class Collecting:
+    """Fills the ring, in this process or with the help of others, and counts samples and whole episodes."""
 
-    def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows) -> None:
-        self.env, self.actor, self.rows = env, actor, rows
-        self.observation = env.reset()  # (E, N, O)
-        rows.begin(self.observation)
-        self.returns = ReturnTracker(env.spec, env.episode_step == 0)
+    def __init__(self, env: VectorEnv) -> None:
+        self.env, self.observation = env, env.reset()  # (E, N, O)
         self.episodes = self.samples = 0
 
+    def begin(self) -> None:
+        """The run begins, or resumes."""
+
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """Step all copies; returns the episodes that ended. `phase` is called with each phase that begins."""
+        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Collecting has ended."""
+
+    def metrics(self) -> dict[str, float | str | None]:
+        """What else to log, by name."""
+        return {}
+
+    def summary(self) -> str:
+        """A sentence for the end of the run; may be empty."""
+        return ""
+
+    def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
+        """Arrays and counters; the world and the ring have states of their own."""
+        return {}, {"episodes": self.episodes, "samples": self.samples}
+
+    def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self.episodes, self.samples = counters["episodes"], counters["samples"]
+
+
+class Collector(Collecting):
+    """Plays all copies of a world in this process, step by step."""
+
+    def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows) -> None:
+        super().__init__(env)
+        self.actor, self.rows = actor, rows
+        rows.begin(self.observation)
+        self.returns = ReturnTracker(env.spec, env.episode_step == 0)
+
+    def step(self, phase: Callable[[str], None]) -> list[Episode]:
+        """One step of every copy."""
         phase("action selection")
         actions = self.actor.act(self.observation)
         if not np.isfinite(actions.sum()):
@@ -66,28 +99,17 @@ class Collector:
         self.observation = step.observation
         return ended
 
-    def begin(self) -> None:
-        """Nothing has to be started."""
-
     def close(self) -> None:
         """Close the world: its copies may be other processes."""
         self.env.close()
 
-    def metrics(self) -> dict[str, float | str | None]:
-        """Nothing beside what the loop itself logs."""
-        return {}
-
-    def summary(self) -> str:
-        """Nothing to add."""
-        return ""
-
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """Its state as arrays and counters; the world and the ring have their own."""
+        """With it, the last observation and the rewards so far of the episodes under way."""
         sums = {f"returns.{name}": array for name, array in self.returns.state().items()}
-        return {"observation": self.observation, **sums}, {"episodes": self.episodes, "samples": self.samples}
+        return {"observation": self.observation, **sums}, super().state()[1]
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
+        super().load_state(arrays, counters)
         self.observation = arrays["observation"]
         self.returns.load_state({name: arrays[f"returns.{name}"] for name in self.returns.state()})
-        self.episodes, self.samples = counters["episodes"], counters["samples"]

@@ -14,10 +14,10 @@ from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import UserError, check_range
 from shoal.seeding import stream
 from shoal.training.config import TrainConfig
-from shoal.training.returns import Columns, Episode, Estimate, ReturnTracker
+from shoal.training.returns import Episode, Estimate, ReturnTracker, columns
 
 if TYPE_CHECKING:
-    from shoal.training.builder import LearningTeam
+    from shoal.algorithms.base import BaseTeam
 
 PLAYERS = ("deterministic", "noisy", "random")
 """Who acts in an evaluation: the trained team with its most likely actions or with exploration noise, a random team."""
@@ -113,17 +113,13 @@ def play(env: VectorEnv, act: Act, episodes: int, advance: Callable[[int], None]
 def evaluation(spec: EnvSpec, played: list[Episode]) -> Evaluation:
     """Means over the episodes that were played."""
     prey = [episode.prey for episode in played if episode.prey is not None]
-    agents, groups, metrics = (
-        {name: Estimate.of(values) for name, values in columns.items()} for columns in Columns.of(spec, played)
-    )
-    return Evaluation(
-        len(played),
-        *Estimate.of(np.array([episode.team for episode in played])),
-        prey_mean=float(np.mean(prey)) if prey else None,
-        agents=agents,
-        groups=groups,
-        figures=metrics,
-    )
+    named = {
+        field: {name: Estimate.of(values) for name, values in by_name.items()}
+        for field, by_name in columns(spec, played).items()
+    }
+    mean, ci95 = Estimate.of(np.array([episode.team for episode in played]))
+    prey_mean = float(np.mean(prey)) if prey else None
+    return Evaluation(len(played), mean, ci95, prey_mean, named["agents"], named["groups"], named["figures"])
 
 
 def random_act(spec: EnvSpec, seed: int) -> Act:
@@ -132,13 +128,13 @@ def random_act(spec: EnvSpec, seed: int) -> Act:
     return lambda observation: random_actions(spec, len(observation), rng)
 
 
-def team_act(team: "LearningTeam", explore: bool) -> Act:
+def team_act(team: "BaseTeam", explore: bool) -> Act:
     """The team's policy, with exploration noise or with its most likely actions."""
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
 def evaluate_team(
-    team: "LearningTeam", config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
+    team: "BaseTeam", config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
     """Deterministic, noisy and random play in the same number of episodes, from the same initial states.
 

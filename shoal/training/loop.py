@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from shoal.envs.base import VectorEnv
+from shoal.algorithms.base import BaseTeam
 from shoal.errors import ActorsLost, Diverged, UserError, counted
 from shoal.runs import disk
 from shoal.runs.checkpoint import Checkpoint
@@ -19,10 +19,10 @@ from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
 from shoal.system.processes import keep_freed_memory
-from shoal.training.builder import Collecting, Implementation, LearningTeam, Replay
+from shoal.training.builder import Implementation
 from shoal.training.callbacks import Callback, Hooks, Run
 from shoal.training.clock import PhaseClock
-from shoal.training.collector import Collector
+from shoal.training.collector import Collecting, Collector
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import PLAYERS, Evaluation, evaluate_team
 from shoal.training.learner import Learner
@@ -30,7 +30,7 @@ from shoal.training.milestones import Abandoned, Milestones
 from shoal.training.prechecks import check_hardware
 from shoal.training.resources import use_threads
 from shoal.training.result import TrainResult, log_line, result_so_far
-from shoal.training.resume import needs_refill, refill, restore, snapshot
+from shoal.training.resume import refill, restore, snapshot
 from shoal.training.returns import Episode
 from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, remedy
 from shoal.training.world_file import WORLD, world_json
@@ -72,6 +72,8 @@ class Training:
         self.threads = use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
         self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
+        self.env, self.ring = parts.env, parts.ring
+        self.total = self.config.episodes
         self.clock = PhaseClock()
         self.milestones = Milestones(self.config)
         self.ring_is_gone = False  # the run was finished before, without `keep_replay`
@@ -82,19 +84,9 @@ class Training:
         self.last: deque[Episode] = deque(maxlen=LAST_EPISODES)
 
     @property
-    def env(self) -> VectorEnv:
-        """The world's copies."""
-        return self.collector.env
-
-    @property
-    def team(self) -> LearningTeam:
+    def team(self) -> BaseTeam:
         """The team that acts and learns."""
         return self.learner.team
-
-    @property
-    def ring(self) -> Replay:
-        """The replay ring."""
-        return self.learner.ring
 
     @property
     def episodes(self) -> int:
@@ -105,11 +97,6 @@ class Training:
     def done(self) -> int:
         """The same, as observers of any run know it."""
         return self.collector.episodes
-
-    @property
-    def total(self) -> int:
-        """Episodes in the end."""
-        return self.config.episodes
 
     @property
     def samples(self) -> int:
@@ -212,7 +199,7 @@ class TeamRun:
         training.collector.begin()
         training.clock.start()
         self._hooks("on_begin")
-        if needs_refill(training):
+        if training.ring_is_gone and training.stopped is None and training.episodes < self.config.episodes:
             refill(training, folder, observer, interrupt)
             if interrupt.signal is not None:
                 return  # the last checkpoint stays
@@ -221,9 +208,15 @@ class TeamRun:
             if interrupt.signal is not None:
                 break
             try:
-                self._log_if_due(self._evaluate_if_due(folder, interrupt), log)
+                evaluation = training.milestones.reach(training, folder.path, interrupt, observer)
             except Abandoned:
                 break
+            if evaluation is not None:
+                self._hooks("on_evaluation", evaluation)
+            if evaluation is not None or crossed(training.logged, training.episodes, self.config.log_every):
+                self._write_log(log, evaluation)
+                if (sentence := self._contention.sentence(training.threads)) is not None:
+                    observer.note(sentence)
             if training.episodes >= self.config.episodes or training.stopped is not None:
                 break
             if crossed(training.saved, training.episodes, self.config.checkpoint_every):
@@ -255,31 +248,11 @@ class TeamRun:
         training = self.training
         while training.owes_update() and interrupt.signal is None and training.stopped is None:
             training.update()
-            if self._hooks.update:
-                self._hooks("on_update")
+            self._hooks("on_update")
             self.observer.advance(training)
         training.clock("other")
 
-    def _evaluate_if_due(self, folder: RunFolder, interrupt: Interrupt) -> Evaluation | None:
-        """Evaluations and snapshots, outside of the training time."""
-        milestones = self.training.milestones
-        if not milestones.due(self.training.episodes):
-            return None
-        evaluation = milestones.reach(self.training, folder.path, interrupt, self.observer)
-        if evaluation is not None:
-            self._hooks("on_evaluation", evaluation)
-        return evaluation
-
     # ---- what is written -------------------------------------------------------------------------------------------
-
-    def _log_if_due(self, evaluation: Evaluation | None, log: MetricsLog) -> None:
-        """A line of the log, and a sentence where other programs keep the run from its work."""
-        training = self.training
-        if evaluation is None and not crossed(training.logged, training.episodes, self.config.log_every):
-            return
-        self._write_log(log, evaluation)
-        if (sentence := self._contention.sentence(training.threads)) is not None:
-            self.observer.note(sentence)
 
     def _write_log(self, log: MetricsLog, evaluation: Evaluation | None = None) -> None:
         training = self.training

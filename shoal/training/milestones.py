@@ -67,45 +67,36 @@ class Milestones:
         if self._env is not None:
             self._env.close()
 
-    def due(self, episodes: int) -> bool:
-        """Whether anything is to be done; else these episodes are passed."""
-        if episodes == self.passed:
-            return False
-        due = self._evaluation_due(episodes) or self._snapshot_due(episodes)
-        if not due:
-            self.passed = episodes
-        return due
-
-    def _evaluation_due(self, episodes: int) -> bool:
-        every = self.config.evaluate_every
-        return every > 0 and episodes // every > self.passed // every
-
-    def _snapshot_due(self, episodes: int) -> bool:
-        count, total = self.config.snapshots, self.config.episodes
-        return min(episodes, total) * count // total > self.passed * count // total
-
     def reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
-        """Do what is due, outside of the training time; returns the evaluation, if there was one."""
-        training.learner.mean_losses()  # never keep diverged weights
-        training.clock("other")
-        try:
-            return self._reach(training, folder, interrupt, observer)
-        finally:
-            training.clock.start()
+        """Do what is due after these episodes, outside of the training time; returns the evaluation, if one was."""
+        episodes, passed, evaluation = training.episodes, self.passed, None
+        if episodes == passed:
+            return None
+        every, snapshots, total = self.config.evaluate_every, self.config.snapshots, self.config.episodes
+        evaluation_due = every > 0 and episodes // every > passed // every
+        snapshot_due = min(episodes, total) * snapshots // total > passed * snapshots // total
+        if evaluation_due or snapshot_due:
+            training.learner.mean_losses()  # never keep diverged weights
+            training.clock("other")
+            try:
+                if evaluation_due:
+                    evaluation = self._evaluate(training, interrupt, observer)
+                    self._judge(training, evaluation, folder)
+                if snapshot_due:
+                    self._keep(training, snapshot_path(folder, episodes), {})
+            finally:
+                training.clock.start()
+        self.passed = episodes
+        return evaluation
 
-    def _reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
-        due = self._evaluation_due(training.episodes)
-        evaluation = self._evaluate(training, interrupt, observer) if due else None
-        if evaluation is not None and (self.best is None or evaluation.mean > self.best):
+    def _judge(self, training: "Training", evaluation: Evaluation, folder: Path) -> None:
+        """Keep the weights if they are the best so far; stop the run if they are as good as it should become."""
+        if self.best is None or evaluation.mean > self.best:
             self._keep(training, folder / BEST, {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95})
             self.best = evaluation.mean
-        if self._snapshot_due(training.episodes):
-            self._keep(training, snapshot_path(folder, training.episodes), {})
-        self.passed = training.episodes
         goal = self.config.stop_at_return
-        if evaluation is not None and goal is not None and evaluation.mean >= goal:
+        if goal is not None and evaluation.mean >= goal:
             training.stop(f"the evaluation return {evaluation.mean:g} reached `stop_at_return={goal:g}`")
-        return evaluation
 
     def _evaluate(self, training: "Training", interrupt: Interrupt, observer: Observer) -> Evaluation:
         """Play deterministically from the same initial states as every time."""

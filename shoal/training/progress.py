@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from shoal.errors import counted
-from shoal.runs.display import Display
-from shoal.training.returns import Columns, means
+from shoal.runs.observer import Display
+from shoal.training.returns import columns, means
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -55,7 +55,7 @@ def summary(training: "Training") -> str:
     """Returns of the last hundred episodes and of the last evaluation."""
     metrics, recent = [], list(training.last)[-100:]
     if recent:
-        groups = means(Columns.of(training.env.spec, recent).groups)
+        groups = means(columns(training.env.spec, recent)["groups"])
         metrics.append("return " + by_group(sum(episode.team for episode in recent) / len(recent), groups))
     if (latest := training.milestones.latest) is not None:
         groups = {name: estimate.mean for name, estimate in latest.groups.items()}
@@ -74,13 +74,10 @@ def timing(training: "Training", width: float = math.inf) -> str:
     """Steps/s and the share of time per phase; to fit into `width`, the shortest phases are counted as other."""
     speed = f"{training.samples / training.clock.total():,.0f} steps/s"
     seconds = dict(training.clock.by_phase())
-    while len(text := f"{speed}  {shares(seconds)}") > width and len(seconds) > 2:
+    total = sum(seconds.values()) or 1.0
+    while True:
+        shares = [f"{phase} {spent / total:.0%}" for phase, spent in seconds.items() if spent / total >= 0.005]
+        if len(text := "  ".join([speed, *shares])) <= width or len(seconds) <= 2:
+            return text
         shortest = min((phase for phase in seconds if phase != "other"), key=lambda phase: seconds[phase])
         seconds["other"] = seconds.get("other", 0.0) + seconds.pop(shortest)
-    return text
-
-
-def shares(seconds: Mapping[str, float]) -> str:
-    """The share of time per phase, as text."""
-    total = sum(seconds.values()) or 1.0
-    return "  ".join(f"{phase} {spent / total:.0%}" for phase, spent in seconds.items() if spent / total >= 0.005)

@@ -15,9 +15,6 @@ from shoal.training.config import TrainConfig
 if TYPE_CHECKING:
     import torch
 
-if TYPE_CHECKING:
-    pass
-
 SAVED, TORCH, REFERENCE, SCHEME = 9, 10, 17, 18
 """How often all weights of a team are in memory while a checkpoint is saved: beside what learns in native code, and in
 all with torch, in the reference, and in a scheme. Measured by peak memory, with two layers of 600 to 3000 neurons, as
@@ -55,14 +52,10 @@ def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
     most = min(usable_processors(), int(set_by_user)) if set_by_user.isdecimal() else usable_processors()
     if config.device != "cpu":
         return max(1, most)
-    return max(1, min(most, update_products(config, spec) // PRODUCTS_PER_THREAD))
-
-
-def update_products(config: TrainConfig, spec: EnvSpec) -> int:
-    """Approximate number of multiplications of an update of all agents: about six per weight and row."""
     actors, critics = network_weights(spec, config)
     minibatches = 1 if config.minibatch == "shared" else spec.agents
-    return 6 * config.batch * (minibatches * actors + critics)
+    products = 6 * config.batch * (minibatches * actors + critics)  # about six per weight and row
+    return max(1, min(most, products // PRODUCTS_PER_THREAD))
 
 
 def make_device(name: str) -> "torch.device":
@@ -87,17 +80,24 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
 
     It is reached when a checkpoint is saved: all that learning takes, and the state as arrays and as serialized bytes.
     """
-    native = config.update != "torch" and config.why_torch() is None
-    if native:
+    passed = spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)  # actors, one row
+    seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
+    act = config.copies * (passed + seen)
+    if config.update != "torch" and config.why_torch() is None:
         copies = SAVED + copies_of_weights(spec.agents, config.batch, native_threads(config))
-    elif config.implementation == "reference":
-        copies = REFERENCE
+        learn = native_rows(config, spec)
     else:
         copies = TORCH if config.scheme is None else SCHEME
-    rows = native_rows(config, spec) if native else torch_rows(config, spec)
-    seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
-    act = config.copies * (_passed(config, spec) + seen)
-    return 4 * (int(copies * sum(network_weights(spec, config))) + max(rows, act))
+        if config.implementation == "reference":
+            copies = REFERENCE
+        # numbers of the mini-batches: inputs, hidden layers with gradients, noise, actions
+        joint = spec.agents * (spec.observation_size + spec.action_size)
+        rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
+        per_row = 3 * sum(config.critic_layers) + 4 * (config.atoms or 0)
+        learn = rows * (2 * joint + passed) + spec.agents * heads(config) * config.batch * per_row
+        if config.qat_bits is not None:
+            learn *= 3  # inputs and their quantized values are kept, too
+    return 4 * (int(copies * sum(network_weights(spec, config))) + max(learn, act))
 
 
 def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
@@ -107,20 +107,6 @@ def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
     minibatches = 1 if config.minibatch == "shared" else spec.agents
     chunk = 3 * sum(config.hidden) + 3 * heads(config) * sum(config.critic_layers) + joint
     return minibatches * config.batch * kept * joint + native_threads(config) * CHUNK * chunk
-
-
-def torch_rows(config: TrainConfig, spec: EnvSpec) -> int:
-    """Numbers that an update in torch has of its mini-batches: inputs, hidden layers with gradients, noise, actions."""
-    joint = spec.agents * (spec.observation_size + spec.action_size)
-    rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
-    critics = spec.agents * heads(config) * config.batch * (3 * sum(config.critic_layers) + 4 * (config.atoms or 0))
-    update = rows * (2 * joint + _passed(config, spec)) + critics
-    return update if config.qat_bits is None else 3 * update  # inputs and their quantized values are kept, too
-
-
-def _passed(config: TrainConfig, spec: EnvSpec) -> int:
-    """Numbers of all actors' passes over one row."""
-    return spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)
 
 
 def check_update_memory(config: TrainConfig, spec: EnvSpec) -> int:

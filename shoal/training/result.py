@@ -1,15 +1,16 @@
 """The result of a run, and the lines of its log: the same numbers, at the end and along the way."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shoal.envs.base import EnvSpec
 from shoal.training.evaluation import Evaluation
-from shoal.training.returns import Columns, means
+from shoal.training.returns import Episode, columns, means
 
 if TYPE_CHECKING:
     from shoal.training.loop import Training
@@ -98,15 +99,19 @@ def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
     }
 
 
+def training_figures(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, Figures]:
+    """Means of training episodes as fields of a result."""
+    return {
+        field: {name: {"training": value} for name, value in means(named).items()}
+        for field, named in columns(spec, episodes).items()
+    }
+
+
 def result_so_far(training: "Training", path: Path, signal: int | None) -> TrainResult:
     """The results of a run so far; `signal` is the one that stopped it, if any."""
     phases = training.clock.by_phase()
     seconds = sum(phases.values())  # of the same moment
-    columns = Columns.of(training.env.spec, training.last)
-    named: dict[str, Any] = {
-        field: {name: {"training": value} for name, value in means(values).items()}
-        for field, values in zip(COLUMNS, columns, strict=True)
-    }
+    named: dict[str, Any] = training_figures(training.env.spec, training.last)
     return TrainResult(
         run=str(path),
         finished=signal is None,
@@ -137,9 +142,13 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
     }
     if spec.team:
         line["return_prey"] = _mean(episode.prey for episode in episodes if episode.prey is not None)
-    line |= Columns.of(spec, episodes).line()
-    if evaluation is not None:
-        line |= _evaluation_line(evaluation)
+    line |= flat(training_figures(spec, episodes), "training")
+    if evaluation is not None:  # under the names of `shoal evaluate --json`
+        line |= {"evaluate/return_mean": evaluation.mean, "evaluate/return_ci95": evaluation.ci95}
+        if evaluation.prey_mean is not None:
+            line["evaluate/return_prey"] = evaluation.prey_mean
+        named = flat(by_player({"plain": evaluation}), "plain")
+        line |= {f"evaluate/{name}": value for name, value in named.items()}
     return {
         **line,
         "seconds": seconds,
@@ -150,15 +159,6 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},
     }
-
-
-def _evaluation_line(evaluation: Evaluation) -> dict[str, float | None]:
-    """An evaluation as numbers of a log line, under the names of `shoal evaluate --json`."""
-    metrics: dict[str, float | None] = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
-    if evaluation.prey_mean is not None:
-        metrics["return_prey"] = evaluation.prey_mean
-    metrics |= flat(by_player({"plain": evaluation}), "plain")
-    return {f"evaluate/{name}": value for name, value in metrics.items()}
 
 
 def _mean(values: Iterable[float]) -> float | None:

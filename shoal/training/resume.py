@@ -92,11 +92,6 @@ def array_episodes(array: np.ndarray, spec: EnvSpec) -> list[Episode]:
     ]
 
 
-def needs_refill(training: "Training") -> bool:
-    """Whether a run goes on to learn with an empty ring."""
-    return training.ring_is_gone and training.stopped is None and training.episodes < training.config.episodes
-
-
 def refill(training: "Training", folder: RunFolder, observer: Observer, interrupt: Interrupt) -> None:
     """Play as many samples as the warm-up has into the empty ring; they count neither as samples nor as time."""
     warmup = training.config.warmup

@@ -47,39 +47,23 @@ Named = dict[str, NDArray[np.float64]]
 """One value per episode (n,), by name."""
 
 
-class Columns(NamedTuple):
-    """What is reported of episodes beside the team's return."""
+def columns(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, Named]:
+    """What is reported of episodes beside the team's return: the fields of a result that have values by name.
 
-    agents: Named
-    """Returns by agent."""
-    groups: Named
-    """Returns by group: the mean over its agents."""
-    metrics: Named
-    """What the world reports."""
-
-    @classmethod
-    def of(cls, spec: EnvSpec, episodes: Collection[Episode]) -> "Columns":
-        """The episodes' values by the names of the spec."""
-        returns = np.array([episode.agents for episode in episodes]).reshape(-1, spec.agents)  # (n, N)
-        metrics = np.array([episode.metrics for episode in episodes]).reshape(len(returns), len(spec.metrics))  # (n, F)
-        return cls(
-            {name: returns[:, i] for i, name in enumerate(spec.agent_names)},
-            {name: returns[:, members].mean(1) for name, members in spec.groups.items()},
-            {name: metrics[:, f] for f, name in enumerate(spec.metrics)},
-        )
-
-    def line(self) -> dict[str, float | None]:
-        """Means as keys of metrics.jsonl: return/agent/NAME, return/group/NAME, and the world's metrics."""
-        return {
-            **{f"return/agent/{name}": value for name, value in means(self.agents).items()},
-            **{f"return/group/{name}": value for name, value in means(self.groups).items()},
-            **means(self.metrics),
-        }
+    Returns of "agents" and of "groups" (the mean over a group's agents), and as "figures" what the world reports.
+    """
+    returns = np.array([episode.agents for episode in episodes]).reshape(-1, spec.agents)  # (n, N)
+    metrics = np.array([episode.metrics for episode in episodes]).reshape(len(returns), len(spec.metrics))  # (n, F)
+    return {
+        "agents": {name: returns[:, i] for i, name in enumerate(spec.agent_names)},
+        "groups": {name: returns[:, members].mean(1) for name, members in spec.groups.items()},
+        "figures": {name: metrics[:, f] for f, name in enumerate(spec.metrics)},
+    }
 
 
-def means(columns: Named) -> dict[str, float | None]:
+def means(named: Named) -> dict[str, float | None]:
     """The mean of each; None without episodes."""
-    return {name: float(values.mean()) if len(values) else None for name, values in columns.items()}
+    return {name: float(values.mean()) if len(values) else None for name, values in named.items()}
 
 
 class ReturnTracker:

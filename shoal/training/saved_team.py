@@ -34,8 +34,8 @@ from shoal.training.result import TrainResult
 from shoal.training.world_file import stored_spec
 
 if TYPE_CHECKING:
+    from shoal.algorithms.base import BaseTeam
     from shoal.algorithms.team import Team
-    from shoal.training.builder import LearningTeam
 
 BEST, SNAPSHOTS = f"{CHECKPOINTS}/best/weights.safetensors", "snapshots"
 _FACTS = "shoal"  # key in the file's header
@@ -93,25 +93,21 @@ def updates_made(folder: Path, name: str) -> int:
 
 
 def _chosen_path(folder: Path, name: str) -> Path:
-    path = folder / BEST if name == "best" else snapshot_path(folder, _episode(name))
-    if not path.exists():
-        raise UserError(_missing(folder, name))
-    return path
-
-
-def _episode(name: str) -> int:
+    """The file that `checkpoint` names, if it is there."""
+    if name == "best":
+        if not (folder / BEST).exists():
+            raise UserError(
+                f"'{folder}' has no best weights: its run had no evaluation yet, see shoal train --evaluate-every."
+            )
+        return folder / BEST
     if not (name.isascii() and name.isdecimal() and len(name) < 16):  # a longer one is no file name
         raise UserError(f"`checkpoint` is '{name}', but must be last, best or the episode of a snapshot.")
-    return int(name)
-
-
-def _missing(folder: Path, name: str) -> str:
-    if name == "best":
-        return f"'{folder}' has no best weights: its run had no evaluation yet, see shoal train --evaluate-every."
-    files = (re.fullmatch(r"([0-9]{8,})\.safetensors", file) for file in disk.names(folder / SNAPSHOTS))
-    episodes = [f"{int(match[1])}" for match in files if match]
-    others = f"it has those of {', '.join(episodes)}" if episodes else "see shoal train --snapshots"
-    return f"'{folder}' has no snapshot of episode {int(name)}: {others}."
+    if not (path := snapshot_path(folder, int(name))).exists():
+        files = (re.fullmatch(r"([0-9]{8,})\.safetensors", file) for file in disk.names(folder / SNAPSHOTS))
+        episodes = [f"{int(match[1])}" for match in files if match]
+        others = f"it has those of {', '.join(episodes)}" if episodes else "see shoal train --snapshots"
+        raise UserError(f"'{folder}' has no snapshot of episode {int(name)}: {others}.")
+    return path
 
 
 def load_team(
@@ -152,7 +148,7 @@ def load_team(
     return team, config
 
 
-def acting_team(team: "Team", config: TrainConfig) -> "LearningTeam":
+def acting_team(team: "Team", config: TrainConfig) -> "BaseTeam":
     """The team as it acted in training: in native code, if that is where it learned."""
     from shoal.algorithms.native import NativeTeam
     from shoal.native.runner import why_unusable

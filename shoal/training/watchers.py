@@ -89,7 +89,11 @@ class WarmUp:
         self._episodes, self._copies = config.episodes, config.copies * max(1, config.actors)
         paced = config.actors and not config.lockstep  # by the rate limiter
         self._needed = config.warmup if paced else max(config.warmup, config.samples_per_update)
-        self._most = _most_samples(config, spec, self._copies)
+        self._most = None  # samples of the run, where episodes have a length
+        if spec.episode_length is not None:  # with staggered first episodes, which are not counted
+            self._most = (config.episodes + 2 * self._copies) * spec.episode_length
+        elif spec.stated_length is not None:
+            self._most = (config.episodes - 1 + self._copies) * spec.stated_length
         self._said = False
 
     def before(self) -> str | None:
@@ -115,15 +119,6 @@ class WarmUp:
             f"Nothing {was} learned: the run {ends} {samples:,} samples, before the warm-up of "
             f"{self._needed:,}; set `warmup` or `episodes`."
         )
-
-
-def _most_samples(config: TrainConfig, spec: EnvSpec, copies: int) -> int | None:
-    """Upper bound of the samples of the run; None: unknown."""
-    if spec.episode_length is not None:  # with staggered first episodes, which are not counted
-        return (config.episodes + 2 * copies) * spec.episode_length
-    if spec.stated_length is not None:
-        return (config.episodes - 1 + copies) * spec.stated_length
-    return None
 
 
 # ---- other programs --------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_joint_and_own_observations(minibatches):
     gathered = numbered(minibatches)
     batch = as_tensors(gathered, make_spec(fixed=True), 0.9, CPU)
     every = every_observation(batch.joint, make_spec(fixed=True))
-    own_seen, own_played = own_observations(batch.joint, N, O), own_actions(batch.joint, N, A)
+    own_seen, own_played = own_observations(batch.joint, make_spec(True)), own_actions(batch.joint, make_spec(True))
     assert every.shape == (N, minibatches * B, O)
     for i in range(N):
         seen = gathered.joint[..., i * O : (i + 1) * O]

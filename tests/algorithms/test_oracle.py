@@ -101,7 +101,7 @@ def compare(team, plain, tolerance):
         for a, b in zip(flat(ours), flat(theirs), strict=True):
             torch.testing.assert_close(a, b, atol=tolerance, rtol=0)
     if "temperature" in team.networks:
-        ours = team.temperature.log.detach()[:, 0]
+        ours = team.log_temperature.detach()[:, 0]
         torch.testing.assert_close(ours, torch.tensor(plain.log_alpha, dtype=ours.dtype), atol=tolerance, rtol=0)
 
 

@@ -116,9 +116,9 @@ def test_temperature_of_an_absent_agent_is_unchanged():
     weight[0] = 0.0
     alive = (weight > 0).float()[..., None]
     batch = dataclasses.replace(batch, weight=weight, alive=alive, next_alive=alive)
-    before = team.temperature.log.detach().clone()
+    before = team.log_temperature.detach().clone()
     team.learn(batch, lambda phase: None)
-    assert team.temperature.log[0] == before[0] and team.temperature.log[1] != before[1]
+    assert team.log_temperature[0] == before[0] and team.log_temperature[1] != before[1]
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])

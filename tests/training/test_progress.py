@@ -9,7 +9,7 @@ from rich.console import Console
 
 from shoal import TrainConfig, waiting
 from shoal.envs.base import EnvSpec
-from shoal.runs.display import Display
+from shoal.runs.observer import Display
 from shoal.training.evaluation import evaluation
 from shoal.training.progress import ProgressDisplay, catching_up, summary, timing
 from shoal.training.returns import Episode
@@ -111,7 +111,7 @@ def test_the_updates_due_after_the_warm_up_are_counted():
 def test_lines_without_a_terminal_report_other_work(capsys, monkeypatch):
     monkeypatch.setattr(waiting, "FIRST", 0.0)
     monkeypatch.setattr(waiting, "EVERY", 0.0)
-    monkeypatch.setattr("shoal.runs.display.REFRESH", 0.0)
+    monkeypatch.setattr("shoal.runs.observer.REFRESH", 0.0)
     display = ProgressDisplay()
     display.has_bar = False
     display._start("episode", 60, 0)

@@ -182,6 +182,7 @@ class Replays:
         self.agents = [AgentReplay(capacity) for _ in range(spec.agents)]
         self.added = np.zeros(1, np.int64)
         """(1,) transitions added so far, in the only copy."""
+        self._first = 0  # the oldest transition of the saved replay that this one continues
         self._open: list[Array] = []  # each agent's current observation, the first half of its next transition
         most = capacity if limit is None else min(capacity, limit)
         check_fits(
@@ -198,7 +199,7 @@ class Replays:
     @property
     def oldest(self) -> NDArray[np.int64]:
         """(1,) the oldest live transition, counted from the start of the run; t is in slot t mod capacity."""
-        return np.maximum(0, self.added - self.capacity)
+        return np.maximum(self._first, self.added - self.capacity)
 
     @property
     def row_bytes(self) -> int:
@@ -253,7 +254,7 @@ class Replays:
                 f"The saved replay holds {counted(added - oldest, 'transition')}, which does not fit a capacity of "
                 f"{self.capacity:,}: it belongs to another run."
             )
-        self.added[:] = oldest  # the segments contain the rest
+        self._first, self.added[:] = oldest, oldest  # the segments contain the rest
         self._open = self._by_agent(state["open"])
         nothing = np.zeros(0, np.float32)
         for buffer in self.agents:  # only a full list has an oldest transition other than 0

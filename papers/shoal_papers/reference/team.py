@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.algorithms.base import Arrays, Phase
+from shoal.algorithms.base import Arrays, BaseTeam, Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks import Noise, NoiseSource, to_arrays, to_tensors
+from shoal.networks import Noise, to_arrays, to_tensors
 from shoal.networks.actors import load_noise_states, noise_states
 from shoal.networks.layout import Widths, actor_names, actor_widths, critic_names, critic_widths, initial_random
 from shoal.seeding import stream_seed
@@ -29,7 +29,7 @@ from shoal_papers.reference.replay import ListSampler, Replays
 Order = Literal["agents", "phases"]
 
 
-class ReferenceTeam:
+class ReferenceTeam(BaseTeam):
     """A list of agents.
 
     `order="agents"` is the measured code's: each agent is updated completely before the next one, so later agents see
@@ -42,11 +42,12 @@ class ReferenceTeam:
     ) -> None:
         if not spec.discrete:
             raise UserError(f"The reference implementation plays choices only, but {spec.name} takes boxes.")
-        self.spec, self.config, self.device, self.order = spec, config, device, order
-        self.noise: NoiseSource = Noise(stream_seed(seed, "update"), device)
-        self.rollout_noise: NoiseSource = Noise(stream_seed(seed, "exploration"), device)
+        super().__init__(spec, config)
+        self.device, self.order = device, order
+        self.noise = Noise(stream_seed(seed, "update"), device)
+        self.rollout_noise = Noise(stream_seed(seed, "exploration"), device)
         kind = MADDPGAgent if config.algorithm == "maddpg" else MASACAgent
-        self.losses: tuple[str, ...] = kind.losses
+        self.losses = kind.losses
         self.agents: list[Agent] = [kind(i, spec, config, device) for i in range(spec.agents)]
         random = initial_random(seed)
         start([agent.actor for agent in self.agents], random)
@@ -75,17 +76,9 @@ class ReferenceTeam:
             actions[:, i, :choices] = chosen.cpu().numpy()
         return actions
 
-    def progress(self, samples: int) -> None:
-        """Nothing decays."""
-
-    def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Choices are passed to the world unchanged."""
-        return actions
-
     # ---- learning ----------------------------------------------------------------------------------------------------
 
     def update(self, ring: Replays, sampler: ListSampler, rng: np.random.Generator, phase: Phase) -> Arrays:
-        """Update all agents once; returns each agent's losses (N,)."""
         if self.order == "agents":
             losses = [agent.update(self.agents, ring, sampler, rng, self.noise, phase) for agent in self.agents]
         else:
@@ -167,7 +160,6 @@ class ReferenceTeam:
         return to_arrays(state)
 
     def load_optimizer_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `optimizer_state` returned, here or in the engine."""
         given = to_tensors(state)
         for kind, adams in self._optimizers().items():
             stacking, networks = self._networks()[kind]
@@ -185,14 +177,12 @@ class ReferenceTeam:
                     }
 
     def random_state(self) -> Arrays:
-        """The states of the noise generators."""
         return noise_states(self._noises())
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        """Continue from what `random_state` returned."""
         load_noise_states(self._noises(), state)
 
-    def _noises(self) -> dict[str, NoiseSource]:
+    def _noises(self) -> dict[str, Noise]:
         return {"update": self.noise, "exploration": self.rollout_noise}
 
 

@@ -71,6 +71,7 @@ class StopAt(Observer):
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
 @pytest.mark.parametrize("env", ["cooperative-navigation", "predator-prey"])
+@pytest.mark.filterwarnings("error:An earlier version of Shoal")  # nothing is missing
 def test_resumed_run_ends_with_the_same_bits(tmp_path, algorithm, env):
     """Stopped twice: once with part-filled lists, once after they have wrapped."""
     settings = {"algorithm": algorithm, "env": env, "prey": "random" if env == "predator-prey" else "scripted"}
