@@ -38,10 +38,8 @@ from shoal import __version__
 
 PACKAGE = Path(__file__).parent
 SUFFIX = ".compiled"
-UNUSED_DAYS = 30
-"""Files that were not read for so long are deleted: other versions of Shoal, numba or Python left them."""
-TOLD = "SHOAL_CACHE_TOLD"
-"""Set once the user knows that nothing is kept; child processes inherit it."""
+UNUSED_DAYS = 30  # files that were not read for so long are deleted: other versions of Shoal, numba or Python left them
+TOLD = "SHOAL_CACHE_TOLD"  # set once the user knows that nothing is kept; child processes inherit it
 
 
 def _number_functions() -> None:

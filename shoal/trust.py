@@ -20,8 +20,7 @@ from typing import Any
 
 from shoal.errors import UserError, setting
 
-ADAPTERS = ("pettingzoo:", "gym:", "dm:")
-"""Prefixes of the names of worlds that are not Shoal's own."""
+ADAPTERS = ("pettingzoo:", "gym:", "dm:")  # prefixes of the names of worlds that are not Shoal's own
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
     "mpe": "mpe2"

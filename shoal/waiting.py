@@ -11,8 +11,7 @@ from typing import Self
 
 Advance = Callable[[float, str], None]
 """Reports progress: called with the amount of work done since the last call, and a description of the current work."""
-FIRST, EVERY = 2.0, 10.0
-"""Seconds until the first line, and between lines."""
+FIRST, EVERY = 2.0, 10.0  # seconds until the first line, and between lines
 
 
 @contextlib.contextmanager

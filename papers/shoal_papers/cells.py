@@ -24,8 +24,7 @@ from shoal.system.files import finite, write_whole
 from shoal.system.processors import usable_processors
 from shoal.waiting import Advance
 
-NAMED = 6
-"""Unfinished cells that are named one by one."""
+NAMED = 6  # unfinished cells that are named one by one
 Work = Callable[[dict[str, Any], Path], dict[str, Any]]
 """A function of a module: from a cell's settings, and a folder for files that cells share, to its result."""
 

@@ -19,8 +19,7 @@ from shoal.training.evaluation import build_env
 if TYPE_CHECKING:
     from shoal.actorq.remote import HandedVersion
 
-PAUSE = 0.0002
-"""Seconds between two checks while waiting."""
+PAUSE = 0.0002  # seconds between two checks while waiting
 
 
 class Stop(Exception):

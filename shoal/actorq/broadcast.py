@@ -114,11 +114,9 @@ def _filled(payload: Bytes) -> Bytes:
 
 # ---- recent states ---------------------------------------------------------------------------------------------------
 
-STATES = 256
-"""Recent states that are kept, unless correcting a version on them takes more than MULTIPLICATIONS."""
+STATES = 256  # recent states that are kept, unless correcting a version on them takes more than MULTIPLICATIONS
 MULTIPLICATIONS = 2**28
-THIN = 4
-"""One of so many successive states is kept: neighbours are alike."""
+THIN = 4  # one of so many successive states is kept: neighbours are alike
 
 
 def states_for(policy: Policy) -> int:

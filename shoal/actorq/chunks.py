@@ -17,12 +17,9 @@ from shoal.actorq.versions import checksum
 from shoal.envs.base import EnvSpec, Step, step_arrays
 from shoal.system.shared_memory import LINE, ArrayLayout, SharedMemory
 
-CHUNK = 64
-"""Transitions of a chunk, about."""
-CALL = 100
-"""Steps that an actor on a cluster plays per call."""
-NUMBER, STEPS, BEGINS, CHECKSUM = range(4)
-"""Whole numbers in front of each chunk."""
+CHUNK = 64  # transitions of a chunk, about
+CALL = 100  # steps that an actor on a cluster plays per call
+NUMBER, STEPS, BEGINS, CHECKSUM = range(4)  # whole numbers in front of each chunk
 ATTEMPTS = 10
 """Looks at a chunk before it is called damaged: on some processors its number can be seen before its contents."""
 

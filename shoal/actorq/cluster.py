@@ -37,14 +37,10 @@ from shoal.training.config import TrainConfig
 AHEAD = 3
 """Chunks that an actor has been called for and that the learner has not taken in: while one travels, another is played
 and one more is due."""
-FETCH = 30.0
-"""Seconds in which a chunk that is here already must be readable."""
-LOOK = 1.0
-"""Seconds between checks of the heartbeats."""
-STORE = 100_000_000
-"""Bytes of a local Ray's object store, at least."""
-LONGEST_FOLDER = 40
-"""Characters of a folder for Ray's sockets, whose paths may have 107 in all."""
+FETCH = 30.0  # seconds in which a chunk that is here already must be readable
+LOOK = 1.0  # seconds between checks of the heartbeats
+STORE = 100_000_000  # bytes of a local Ray's object store, at least
+LONGEST_FOLDER = 40  # characters of a folder for Ray's sockets, whose paths may have 107 in all
 
 
 @dataclass

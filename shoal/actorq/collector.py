@@ -17,14 +17,10 @@ from shoal.replay import Ring
 from shoal.training.collector import Collecting
 from shoal.training.returns import Episode, ReturnTracker
 
-PAUSE = 0.0002
-"""Seconds between looks at what is waited for."""
-BREATH = 0.05
-"""Seconds after which a wait is over for now: the loop looks for signals."""
-PATIENCE = 600.0
-"""Seconds without any chunk after which a run is given up."""
-LAGS = 10_000
-"""Steps whose lag is remembered for the log."""
+PAUSE = 0.0002  # seconds between looks at what is waited for
+BREATH = 0.05  # seconds after which a wait is over for now: the loop looks for signals
+PATIENCE = 600.0  # seconds without any chunk after which a run is given up
+LAGS = 10_000  # steps whose lag is remembered for the log
 
 
 class ActorCollector(Collecting):

@@ -13,13 +13,10 @@ from shoal import __version__
 from shoal.actorq.remote import source_digest
 from shoal.errors import ActorsLost, UserError, counted
 
-ANSWER = 5.0
-"""Seconds in which something must answer at an address."""
-CHECK = 60.0
-"""Seconds in which every node must say which Shoal it has."""
+ANSWER = 5.0  # seconds in which something must answer at an address
+CHECK = 60.0  # seconds in which every node must say which Shoal it has
 LOOPBACK = ("127.0.0.1", "::1")
-VITAL = ("raylet", "gcs_server")
-"""Processes without which Ray cannot work."""
+VITAL = ("raylet", "gcs_server")  # processes without which Ray cannot work
 
 
 def import_ray() -> Any:

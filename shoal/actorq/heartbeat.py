@@ -8,8 +8,7 @@ from typing import Any
 from shoal.actorq.board import Board
 from shoal.system.child import Channel, Child, Message
 
-TICK = 0.2
-"""Seconds between heartbeats on one machine."""
+TICK = 0.2  # seconds between heartbeats on one machine
 SILENT, STARTING = 5.0, 120.0
 """Seconds without one after which a process counts as dead; before its first it has much to import and to compile."""
 GROUP = "heartbeat"

@@ -10,8 +10,7 @@ from shoal.inference.policy import Policy
 from shoal.system.child import Channel, Message, serve
 from shoal.system.shared_memory import SharedMemory
 
-PAUSE = 0.0005
-"""Seconds between looks for a new version."""
+PAUSE = 0.0005  # seconds between looks for a new version
 
 
 def run(spec: Message, parent: Channel) -> None:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from shoal.inference.layers import Array
     from shoal.inference.policy import Policy
 
-USERS, FAULT = "user", "fault"
-"""Kinds of failure: a sentence for the user, or a traceback."""
+USERS, FAULT = "user", "fault"  # kinds of failure: a sentence for the user, or a traceback
 
 
 class RemoteActor:

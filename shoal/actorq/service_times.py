@@ -23,14 +23,11 @@ from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training, implementation
 
-FIRST = 100
-"""Steps that an actor plays before a measurement starts."""
+FIRST = 100  # steps that an actor plays before a measurement starts
 MEASURED_RATIO, MEASURED_PULLS = 0.5, 100
 """Samples per insert and steps between pulls for measuring service times: both sides have enough to do."""
-TURNS = 3
-"""How often the parts of a measurement take turns."""
-PATIENCE = 90.0
-"""Seconds to wait for the updates and pulls to measure."""
+TURNS = 3  # how often the parts of a measurement take turns
+PATIENCE = 90.0  # seconds to wait for the updates and pulls to measure
 
 
 @dataclass(frozen=True)

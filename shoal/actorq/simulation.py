@@ -26,12 +26,10 @@ from shoal.actorq.system import SLOTS
 from shoal.errors import check_range, whole_number
 from shoal.seeding import stream
 
-LEAST_CHUNKS, LEAST_UPDATES = 300, 20
-"""Chunks and updates of the part that counts, at least."""
+LEAST_CHUNKS, LEAST_UPDATES = 300, 20  # chunks and updates of the part that counts, at least
 MOST_CHUNKS, MOST_UPDATES = 100_000, 1_000_000
 """Chunks after which the limiter's band counts as used up, and updates after which a simulation ends in any case."""
-SATURATED = 0.95
-"""Share of the time in use from which a link is what limits."""
+SATURATED = 0.95  # share of the time in use from which a link is what limits
 Process = Generator[simpy.Event, None, None]
 
 

@@ -22,8 +22,7 @@ HUMANOID = {
 """dm:humanoid/stand with the paper's policy of 3×2048, actors in PyTorch (float32) and native int8, beside the paper's
 GPU learner, for which 3 ms per update are assumed. The actors' times were measured on two quiet cores (AMD Zen 4) by
 `shoal study actorq-model`; they are the cells "paper Humanoid Stand" in papers/cells/actorq-model."""
-STOPS = 0.95
-"""More actors have stopped helping at the first number that reaches this share of the highest rate."""
+STOPS = 0.95  # more actors have stopped helping at the first number that reaches this share of the highest rate
 
 
 class Record(TypedDict):

@@ -28,12 +28,9 @@ from shoal.system.memory import check_fits
 from shoal.system.shared_memory import SharedMemory
 from shoal.training.config import TrainConfig
 
-QUANTIZER, ACTORS = 0, slice(1, None)
-"""Places on the board."""
-SLOTS = 4
-"""Chunks that an actor may be ahead of the learner."""
-WATCH = 0.1
-"""Seconds between looks at the processes."""
+QUANTIZER, ACTORS = 0, slice(1, None)  # places on the board
+SLOTS = 4  # chunks that an actor may be ahead of the learner
+WATCH = 0.1  # seconds between looks at the processes
 PROCESS_BYTES = {"torch": 250_000_000}
 """Private memory of an actor with that engine and small worlds, without its policy.
 
@@ -46,8 +43,7 @@ Private_Clean + Private_Dirty in /proc/PID/smaps_rollup of running actors on x86
 """
 OTHER_PROCESS_BYTES = 130_000_000
 QUANTIZER_BYTES = 70_000_000
-DEATHS = 3
-"""A process that dies so often before it has done anything is given up."""
+DEATHS = 3  # a process that dies so often before it has done anything is given up
 
 
 @dataclass

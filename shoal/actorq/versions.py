@@ -14,10 +14,8 @@ from shoal.compiled import njit
 from shoal.system.shared_memory import LINE, SharedMemory, aligned
 
 Bytes = NDArray[np.uint8]
-NUMBER, VERSION, SIZE, CHECKSUM = range(4)
-"""Whole numbers in front of each slot."""
-ATTEMPTS = 100
-"""A reader that finds a slot damaged so often in a row refuses it; a writer cannot come round that often."""
+NUMBER, VERSION, SIZE, CHECKSUM = range(4)  # whole numbers in front of each slot
+ATTEMPTS = 100  # a reader that finds a slot damaged so often in a row refuses it; a writer cannot come round that often
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,8 @@ from shoal.networks.layout import Kind
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.system.memory import check_fits
 
-Phase = Callable[[str], None]
-"""Called with the name of the phase that begins now."""
-Arrays = dict[str, NDArray]
-"""A part of a team's state by name; stacked, see `networks/layout.py`."""
+Phase = Callable[[str], None]  # called with the name of the phase that begins now
+Arrays = dict[str, NDArray]  # a part of a team's state by name; stacked, see `networks/layout.py`
 
 
 class BaseTeam:

@@ -31,8 +31,7 @@ OF_AGENTS = ("checkpoint", "env", "phases", "replay", "steady", "train", "update
 """Benches whose parts are numbers of agents."""
 
 
-Record = dict[str, Any]
-"""What was measured: both sides' numbers, their ratio, and the goal if there is one."""
+Record = dict[str, Any]  # what was measured: both sides' numbers, their ratio, and the goal if there is one
 
 
 def parts(name: str, agents: tuple[int, ...] = (), alone: bool = True) -> tuple[Any, ...]:

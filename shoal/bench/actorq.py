@@ -81,8 +81,7 @@ def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST)
 
 # ---- a system for some seconds, also for studies ---------------------------------------------------------------------
 
-Turn = Callable[[], object]
-"""What the learner's process does next."""
+Turn = Callable[[], object]  # what the learner's process does next
 
 
 @dataclass(frozen=True)

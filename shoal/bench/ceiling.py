@@ -100,8 +100,7 @@ class BareProducts:
 
 # ---- the processor's peak: a loop that never leaves the registers --------------------------------------------------
 
-SUMS = 12
-"""Sums at a time: more than the instruction's latency times the number of units."""
+SUMS = 12  # sums at a time: more than the instruction's latency times the number of units
 _plan = host_plan()
 LANES = 4 if _plan is None else _plan.lanes
 

@@ -16,8 +16,7 @@ TASKS: dict[str, dict[str, Any]] = {
 }
 """A large policy, whose versions are megabytes, and a small one, whose steps are quick."""
 KIND = {"actor_engine": "native", "actor_precision": "int8"}
-FIRST = 500
-"""Steps before the clock starts: more than the calls that are made before the first one is answered."""
+FIRST = 500  # steps before the clock starts: more than the calls that are made before the first one is answered
 TRANSPORTS = {"shared memory": None, "ray local": "local"}
 COLUMNS = {
     "env_steps_per_second": Column("env", "steps/s"),

@@ -23,11 +23,9 @@ from shoal.results import Column
 
 THREADS = 2
 UNIT = "E5M2:5+E6M5"
-IMAGES = {"resnet20": (64, 28), "resnet8": (64, 8)}
-"""Mini-batch and side of the images, with one channel."""
+IMAGES = {"resnet20": (64, 28), "resnet8": (64, 8)}  # mini-batch and side of the images, with one channel
 AGENTS = 3
-GOALS = {"resnet20": 7.0, "resnet8": 6.0}
-"""Times the float32 step."""
+GOALS = {"resnet20": 7.0, "resnet8": 6.0}  # times the float32 step
 MPTORCH = 0.016
 """GMAC/s of MPTorch's emulated product (E6M5, to nearest) on a two-core AVX2 CPU, measured in 2026; it is not installed
 here, so its row is computed from this rate."""

@@ -20,8 +20,7 @@ from shoal.system.calls import call_in_child
 
 THREADS = 2
 FLOAT, FIXED = "E5M2:5+E6M5", "E5M2:5+Q8.13"
-GOALS = {FLOAT: 5.0, FIXED: 5.0, f"{FLOAT}, rounding=stochastic": 1.5}
-"""GMAC/s of one large product."""
+GOALS = {FLOAT: 5.0, FIXED: 5.0, f"{FLOAT}, rounding=stochastic": 1.5}  # GMAC/s of one large product
 ORDERS = (
     f"{FLOAT}, order=chunked(7)",
     f"{FLOAT}, order=pairwise",
@@ -35,14 +34,11 @@ ORDERS = (
     "E5M2:5+Q16.16",
 )
 """Other orders and wide fixed-point sums."""
-ORDER_GOAL, TRAINING_GOAL = 0.5, 4.0
-"""GMAC/s of these, and of the products of a training step."""
+ORDER_GOAL, TRAINING_GOAL = 0.5, 4.0  # GMAC/s of these, and of the products of a training step
 TRAINING = ((50176, 144, 16), (3136, 576, 64), (144, 50176, 16), (576, 3136, 64), (4096, 144, 16), (256, 576, 64))
 """Rows, products per sum and columns: ResNet-20 forward and its weights' gradients, then ResNet-8 on 8×8 images."""
-CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.8
-"""Fractions of the large product's rate."""
-FIRST_CALL_GOAL = 10.0
-"""Seconds, with an empty compilation cache."""
+CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.8  # fractions of the large product's rate
+FIRST_CALL_GOAL = 10.0  # seconds, with an empty compilation cache
 
 
 COLUMNS: dict[str, Column] = {}

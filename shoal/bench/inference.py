@@ -29,10 +29,8 @@ from shoal.results import Column
 from shoal.system.calls import call_in_child
 
 BATCHES = (1, 64)
-GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}
-"""Target ratios of engines and precisions."""
-SLOWER = 1.03
-"""Ratio to the float32 time from which a precision is reported as slower."""
+GOALS = {("3x64", 1, "auto"): 5.0, ("3x2048", 1, "int8"): 5.0}  # target ratios of engines and precisions
+SLOWER = 1.03  # ratio to the float32 time from which a precision is reported as slower
 LOADS = 3
 COLUMNS = {
     "latency_us": Column("latency", "µs"),

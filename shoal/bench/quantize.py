@@ -16,8 +16,7 @@ from shoal.results import Column
 
 THREADS = 2
 FORMATS = ("E5M2", "E5M2:5", "Q8.13")
-GOALS = {"nearest-even": 1.0, "stochastic": 2.5}
-"""ns per element, into preallocated memory."""
+GOALS = {"nearest-even": 1.0, "stochastic": 2.5}  # ns per element, into preallocated memory
 COLUMNS = {
     "ns_per_element": Column("per element", "ns"),
     "goal": Column("goal", "ns"),

@@ -9,8 +9,7 @@ from shoal.runs.settings import StoredConfig
 Optimizer = Literal["sgd", "adam", "adamw"]
 RATES: dict[str, float] = {"sgd": 0.1, "adam": 1e-3, "adamw": 1e-3}
 DECAYS: dict[str, float] = {"sgd": 1e-4, "adam": 0.0, "adamw": 1e-2}
-FLOAT32 = "float32"
-"""The scheme that others are compared with."""
+FLOAT32 = "float32"  # the scheme that others are compared with
 
 
 def is_float32(scheme: str) -> bool:

@@ -17,15 +17,12 @@ from shoal.seeding import stream
 from shoal.system.memory import check_fits
 
 NAMES = "digits, fashion-mnist, fashion-mnist:FOLDER, idx:FOLDER or cifar10:FOLDER"
-DIGITS_TEST_SHARE = 5
-"""Every fifth image of each class, in a random but fixed order, is a test image of the digits."""
-FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"
-"""Where Debian's package installs the files."""
+DIGITS_TEST_SHARE = 5  # every fifth image of each class, in a random but fixed order, is a test image of the digits
+FASHION_FOLDER = "/usr/share/datasets/fashion-mnist"  # where Debian's package installs the files
 FASHION_SOURCE = "apt-get install dataset-fashion-mnist, or https://github.com/zalandoresearch/fashion-mnist"
 IDX_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 IDX_PREFIXES = {"train": ("train",), "test": ("t10k", "test")}
-IDX_SHIFT, CIFAR_SHIFT = 2, 4
-"""Augmentation: largest shifts in pixels."""
+IDX_SHIFT, CIFAR_SHIFT = 2, 4  # augmentation: largest shifts in pixels
 CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 CIFAR_TEST = ("test_batch.bin",)
 CIFAR_RECORDS, CIFAR_BYTES = 10_000, 1 + 3 * 32 * 32

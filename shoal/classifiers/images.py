@@ -15,8 +15,7 @@ from shoal.errors import UserError, counted
 from shoal.seeding import stream
 
 MOST_CLASSES = 1000
-LEAST_SIDE, MOST_SIDE = 8, 256
-"""Smaller images would have nothing left after a VGG's last stage."""
+LEAST_SIDE, MOST_SIDE = 8, 256  # smaller images would have nothing left after a VGG's last stage
 
 Pixels = NDArray[np.uint8] | NDArray[np.float32]
 

@@ -11,11 +11,9 @@ from shoal.classifiers.images import LEAST_SIDE, MOST_SIDE
 from shoal.errors import check_choice, check_range
 from shoal.seeding import stream_seed
 
-HIDDEN = 128
-"""Hidden units of the MLP's layers, of a VGG's and of the transformer's feed-forward layers."""
+HIDDEN = 128  # hidden units of the MLP's layers, of a VGG's and of the transformer's feed-forward layers
 VGG_WIDTHS = (32, 64, 128)
-TOKEN, HEADS, LAYERS = 64, 4, 2
-"""Size of the transformer's tokens, its attention heads and layers."""
+TOKEN, HEADS, LAYERS = 64, 4, 2  # size of the transformer's tokens, its attention heads and layers
 
 
 class ResNet(nn.Module):

@@ -26,12 +26,9 @@ ROLES = {
 """Roles in the order of the picture, with their headings."""
 PRODUCTS = {"forward", "grad_input", "grad_weight"}
 """Roles whose numbers are multiply-accumulates; those of the others are rounded numbers."""
-PICTURE = "training"
-"""Name of the picture of a run, without its suffix."""
-WIDE = 20
-"""Ratio of values from which a curve has a logarithmic scale."""
-NOTICED = 0.01
-"""Share of saturated or overflowed numbers that a finding names its layer for."""
+PICTURE = "training"  # name of the picture of a run, without its suffix
+WIDE = 20  # ratio of values from which a curve has a logarithmic scale
+NOTICED = 0.01  # share of saturated or overflowed numbers that a finding names its layer for
 
 
 def comparison_result(comparison: Comparison, folder: Path, results: Sequence[ClassifierResult]) -> Result:

@@ -33,10 +33,8 @@ from shoal.runs.threads import PRODUCTS_PER_THREAD, set_torch_threads
 from shoal.seeding import stream_seed
 from shoal.system.processors import check_threads, usable_processors
 
-EVALUATED_TOGETHER = 250
-"""Test images per forward pass."""
-EMULATED = 20
-"""An emulated multiplication counts as this many where the number of threads is chosen."""
+EVALUATED_TOGETHER = 250  # test images per forward pass
+EMULATED = 20  # an emulated multiplication counts as this many where the number of threads is chosen
 PROGRESS = ("measured", "best", "epoch_loss", "line_loss", "line_steps", "recent_loss")
 """What a training has measured so far, as its checkpoints name it."""
 

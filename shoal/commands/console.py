@@ -23,8 +23,7 @@ from shoal.system.files import absolute, shown
 from shoal.system.streams import print_json, put, say, worded
 from shoal.waiting import Progress, ProgressLines
 
-WIDTH = 80
-"""Characters of a table that is not printed on a terminal, unless `COLUMNS` is set."""
+WIDTH = 80  # characters of a table that is not printed on a terminal, unless `COLUMNS` is set
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from shoal.system.streams import put
 if TYPE_CHECKING:
     from shoal.training.result import Figures
 
-MOST_AGENTS = 12
-"""A larger team's returns are not shown by agent; --json has all of them."""
+MOST_AGENTS = 12  # a larger team's returns are not shown by agent; --json has all of them
 
 OVERLAP = "The 95 % intervals of the trained and the random team overlap"
 

@@ -8,8 +8,7 @@ from shoal.commands.arguments import option
 from shoal.errors import SETTING_ALIASES
 from shoal.training.config import ActorConfig, PrecisionConfig, RunConfig, TrainConfig, WorldConfig
 
-ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}
-"""Other names of options."""
+ALIASES = {option(alias): option(name) for alias, name in SETTING_ALIASES.items()}  # other names of options
 
 
 def own_values() -> dict[str, str]:

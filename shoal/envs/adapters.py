@@ -30,8 +30,7 @@ World = TypeVar("World", bound=ParallelWorld)
 
 MOST = 2**14
 """Copies of third-party code: they are stepped one after another, and a step of so many takes about a second."""
-TELLING = 2**26
-"""Bytes that the process must have grown by to tell what a copy takes; less may be anything."""
+TELLING = 2**26  # bytes that the process must have grown by to tell what a copy takes; less may be anything
 
 REMEDIES = {
     "ale_py": install("atari"),

@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError
 
-STEPS = 1000
-"""Of an episode of a task that has no limit of its own."""
-UNLIMITED = 1e9
-"""Bounds beyond this mean that an actuator has no limits: MuJoCo says 1e10."""
-LIMIT = 10.0
-"""Of an actuator that has none of its own, in the LQR tasks; their optimal controller stays below 5."""
+STEPS = 1000  # of an episode of a task that has no limit of its own
+UNLIMITED = 1e9  # bounds beyond this mean that an actuator has no limits: MuJoCo says 1e10
+LIMIT = 10.0  # of an actuator that has none of its own, in the LQR tasks; their optimal controller stays below 5
 WIDTH, HEIGHT = 320, 240
 DRAWN = ("quadruped/escape",)
 """Tasks that need a renderer even if nobody looks: their terrain is a height field, which is sent to it."""

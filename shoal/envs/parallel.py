@@ -25,8 +25,7 @@ from shoal.system.memory import check_fits
 
 NO_FLAG = "{} for terminated or truncated, which is not true or false"
 NO_REWARD = "the reward {}, which is not a number"
-ACTION_OBJECT = 120
-"""Bytes of a kept action beside its numbers: an array's header and its place in a list."""
+ACTION_OBJECT = 120  # bytes of a kept action beside its numbers: an array's header and its place in a list
 
 
 class ParallelWorld(Protocol):

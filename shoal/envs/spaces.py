@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from shoal.envs.base import Array, EnvSpec
 from shoal.errors import UserError
 
-MOST_COMBINATIONS = 128
-"""Of the entries of a MultiDiscrete or MultiBinary action: more are too many to try one by one."""
+MOST_COMBINATIONS = 128  # of the entries of a MultiDiscrete or MultiBinary action: more are too many to try one by one
 
 
 def spec_of(

@@ -28,10 +28,8 @@ from shoal.system.child import Channel, Child, Ended, Message, serve
 from shoal.system.memory import check_fits
 from shoal.system.shared_memory import ArrayLayout, SharedMemory
 
-PROCESS_BYTES = 40_000_000
-"""Private memory of a worker with a small environment: Python, numpy and gymnasium."""
-CLOSING = 5.0
-"""Seconds that environments have to close."""
+PROCESS_BYTES = 40_000_000  # private memory of a worker with a small environment: Python, numpy and gymnasium
+CLOSING = 5.0  # seconds that environments have to close
 FEWER = "use fewer `env_workers`"
 
 

@@ -18,8 +18,7 @@ from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED
 from shoal.networks.layout import Kind, Random, actor_widths
 from shoal.networks.stacked import StackedMLP, to_arrays, to_tensors
 
-NoiseSource = Callable[[str, tuple[int, ...]], Tensor]
-"""Called with "gumbel", "normal" or "uniform" and a shape."""
+NoiseSource = Callable[[str, tuple[int, ...]], Tensor]  # called with "gumbel", "normal" or "uniform" and a shape
 
 
 class Noise:

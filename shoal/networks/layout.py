@@ -20,8 +20,7 @@ Kind = Literal["categorical", "deterministic", "gaussian", "values"]
 """How a policy's outputs are actions: logits of choices, a point of the box, a Gaussian, or Q values."""
 Widths = list[NDArray[np.bool_]]
 """(C, I) of every layer from the inputs to the outputs: which entries of each network are not padding."""
-Random = np.random.RandomState
-"""The source of initial weights: numpy has promised never to change its stream."""
+Random = np.random.RandomState  # the source of initial weights: numpy has promised never to change its stream
 
 
 def actor_widths(spec: EnvSpec, hidden: Sequence[int], outputs_per_action: int = 1) -> Widths:

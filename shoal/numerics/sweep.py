@@ -25,10 +25,8 @@ SLIDES_UNITS = (
     "E4M2:5+E5M5", "E5M2:5+Q8.13", "E5M2:5+Q11.13", "E4M2:5+Q8.12", "Q16.16+Q16.16", "Q8.8+Q8.8",
 )  # fmt: skip
 """Multipliers and accumulators from the slides' tables."""
-SIDE = 64
-"""Rows and columns of the product."""
-LUTS = "LUTs of a system of 64 units"
-"""Label of an axis."""
+SIDE = 64  # rows and columns of the product
+LUTS = "LUTs of a system of 64 units"  # label of an axis
 COST_NOTE = f"{LUTS}; i: interpolated, x: extrapolated, ± standard error."
 MOST_INNER = 2**17
 SECONDS, MOST_SECONDS = 0.05, 0.5

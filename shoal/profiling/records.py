@@ -12,8 +12,7 @@ from shoal.profiling.rounds import Timing
 from shoal.training.clock import UPDATE_ALL_TRAINERS
 
 Record = dict[str, Any]
-CELL = ("env", "algorithm", "implementation", "sampler")
-"""What a record is about, with the number of agents."""
+CELL = ("env", "algorithm", "implementation", "sampler")  # what a record is about, with the number of agents
 Event = Literal["l1", "l2", "l3", "dtlb", "walks"]
 EVENTS: tuple[Event, ...] = ("l1", "l2", "l3", "dtlb", "walks")
 """Misses that the cache model counts (`shoal_papers.caches.model.Misses`)."""

@@ -7,8 +7,7 @@ from shoal.compiled import njit
 
 FLOAT16_BOUND = np.float32(65520.0)
 """The smallest magnitude that rounds to infinity: halfway between the largest float16 and what would follow it."""
-BFLOAT16_BOUND = np.float32(2.0**128 - 2.0**119)
-"""The same for bfloat16."""
+BFLOAT16_BOUND = np.float32(2.0**128 - 2.0**119)  # the same for bfloat16
 
 
 @njit(cache=True)

@@ -18,8 +18,7 @@ from shoal.errors import check_choice, check_range
 
 SAMPLERS = ("uniform", "neighbor")
 
-TRIES = 16
-"""Draws of `Limited` per wanted transition before those that are left are listed one by one."""
+TRIES = 16  # draws of `Limited` per wanted transition before those that are left are listed one by one
 
 Indices = NDArray[np.int64]
 

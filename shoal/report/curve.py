@@ -27,10 +27,8 @@ Values = NDArray[np.float64]
 GROUP, AGENT = "return/group/", "return/agent/"
 SIDES = {"adversary": "predator", "agent": "prey"}
 """Groups of predator-prey by the names of their agents, which are PettingZoo's."""
-MOST_AGENTS = 12
-"""In larger teams agents have no curves of their own, which could not be told apart."""
-VISIBLE = 0.025
-"""Share of the height by which two curves must differ for both to be drawn."""
+MOST_AGENTS = 12  # in larger teams agents have no curves of their own, which could not be told apart
+VISIBLE = 0.025  # share of the height by which two curves must differ for both to be drawn
 EVALUATION = "evaluation, 95 %"
 
 

@@ -17,8 +17,7 @@ from shoal.errors import printable
 if TYPE_CHECKING:
     from matplotlib.ft2font import FT2Font
 
-LONGEST_WAIT = 30.0
-"""Seconds that a fork waits for a picture at most."""
+LONGEST_WAIT = 30.0  # seconds that a fork waits for a picture at most
 _turn, _lock = threading.RLock(), threading.RLock()  # whoever waits for the lock has the turn: no one overtakes a fork
 
 

@@ -16,20 +16,13 @@ if TYPE_CHECKING:
 
 LineStyle = str | tuple[float, tuple[float, ...]]
 """As matplotlib takes it: a name, or an offset and lengths of dashes and gaps."""
-WIDEST_TICKS = 40
-"""Characters that fit side by side under a panel."""
-MOST_MARKERS = 20
-"""Longest line, in values, that has markers."""
-LEAST_SHARE = 7.0
-"""Smallest part of a stack, in per cent of the tallest, that is labelled with its value."""
-LEAST_PART = 0.06
-"""Smallest share of a bar that is labelled in the bar as well."""
-TEXT_LINE = 0.042
-"""Height of a line of small text, as a share of a panel."""
-NEAR = 0.02
-"""Share of the x axis within which labels of spans would overlap."""
-LEAST_COLOURED = 1e-6
-"""Smallest share of a map with a colour of its chosen."""
+WIDEST_TICKS = 40  # characters that fit side by side under a panel
+MOST_MARKERS = 20  # longest line, in values, that has markers
+LEAST_SHARE = 7.0  # smallest part of a stack, in per cent of the tallest, that is labelled with its value
+LEAST_PART = 0.06  # smallest share of a bar that is labelled in the bar as well
+TEXT_LINE = 0.042  # height of a line of small text, as a share of a panel
+NEAR = 0.02  # share of the x axis within which labels of spans would overlap
+LEAST_COLOURED = 1e-6  # smallest share of a map with a colour of its chosen
 PAPERS = "papers"
 DASHED: LineStyle = (0, (5, 3))
 

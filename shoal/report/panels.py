@@ -21,20 +21,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
     from matplotlib.legend import Legend
 
-ROW_INCHES = 0.2
-"""Height of a row of a map."""
+ROW_INCHES = 0.2  # height of a row of a map
 HANDLE_INCHES, LETTER_INCHES = 0.5, 0.055
 """Width of a label of the legend at the least: of its handle with the gap around it, and of a letter."""
-ROOM = 0.86
-"""Share of the figure's width that a panel's own legend may take."""
+ROOM = 0.86  # share of the figure's width that a panel's own legend may take
 LEGEND_INCHES = 0.4
 """Height of a legend for which every figure has room; what a higher one needs is added to the figure."""
-LABEL_LINES = 3
-"""Most lines of a label of the legend."""
+LABEL_LINES = 3  # most lines of a label of the legend
 LINES: tuple[LineStyle, ...] = ("-", "--", ":", "-.", (0, (8, 2)), (0, (4, 1, 1, 1, 1, 1)))
 """Styles of lines that have the same colour."""
-MOST_LABELS = len(COLOURS) * len(LINES)
-"""Longest legend: colours and styles of more lines would repeat."""
+MOST_LABELS = len(COLOURS) * len(LINES)  # longest legend: colours and styles of more lines would repeat
 
 
 def draw_figures(result: Result, folder: Path, ending: str = "") -> list[Path]:

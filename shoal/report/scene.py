@@ -44,8 +44,7 @@ LEGEND_RADIUS = {"agent": 0.85, "predator": 0.7, "prey": 0.43, "landmark": 0.55,
 
 FARTHEST = 1.8
 """How far along either axis a body's centre may be from the centre of the arena, whose half width is 1, to be drawn."""
-HALO = {"landmark": 1.25, "prey": 2.2}
-"""How much larger than others touched bodies are drawn."""
+HALO = {"landmark": 1.25, "prey": 2.2}  # how much larger than others touched bodies are drawn
 SUPERSAMPLE = 3  # drawn this much larger and averaged down: smooth edges
 
 

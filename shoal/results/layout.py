@@ -12,12 +12,9 @@ from dataclasses import dataclass, replace
 from shoal.errors import printable
 from shoal.results.table import Table
 
-NARROWEST_HEADING = 7
-"""Headings are folded to no less than this."""
-READABLE = 16
-"""Texts are wrapped to no less than this, if columns can be moved into another part instead."""
-INDENT = "  "
-"""Before all lines of a wrapped text but the first."""
+NARROWEST_HEADING = 7  # headings are folded to no less than this
+READABLE = 16  # texts are wrapped to no less than this, if columns can be moved into another part instead
+INDENT = "  "  # before all lines of a wrapped text but the first
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 from shoal.errors import UserError, counted
 
-SEAL = "sha256"
-"""Key of the checksum that a JSON object holds of itself."""
+SEAL = "sha256"  # key of the checksum that a JSON object holds of itself
 
 
 class Damaged(Exception):

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from shoal.runs.checkpoint import Checkpoints
 
 CONFIG, METRICS, RESULT, CHECKPOINTS = "config.json", "metrics.jsonl", "result.json", "checkpoints"
-CURVE = "curve.png"
-"""The learning curve of a finished team."""
+CURVE = "curve.png"  # the learning curve of a finished team
 Result = TypeVar("Result")
 
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-PATIENCE = 2.0
-"""Seconds from a signal until a run that is still busy says so."""
+PATIENCE = 2.0  # seconds from a signal until a run that is still busy says so
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 BUSY = "Stopping after the current step; press Ctrl-C again to quit immediately without saving."
 

@@ -76,8 +76,7 @@ class Trainable(Protocol[Made]):
         """The results of a finished training, with the evaluations that come last."""
 
 
-Build = Callable[[Any], Trainable[Result]]
-"""Builds a training from its settings; invalid ones are refused."""
+Build = Callable[[Any], Trainable[Result]]  # builds a training from its settings; invalid ones are refused
 
 
 def begin(config: Stored, name: str, build: Build[Result], observer: Observer) -> Result:

@@ -14,10 +14,8 @@ from shoal.system.files import finite
 
 LARGE = 64 * 2**20
 """Bytes of a log from which on lines are left out when it is read: memory and time would be those of gigabytes."""
-EVALUATIONS = 10_000
-"""Lines with evaluations that are never left out."""
-BLOCK = 2**20
-"""Bytes that are read at once."""
+EVALUATIONS = 10_000  # lines with evaluations that are never left out
+BLOCK = 2**20  # bytes that are read at once
 
 
 class LogMark(NamedTuple):

@@ -21,12 +21,9 @@ from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.result import TrainResult
 
-CHILD = "shoal.sweeps.run"
-"""The module of a run's process."""
-PROCESS_BYTES = 500 * 10**6
-"""A process with torch and numba loaded, before it has a team or a ring (measured: 422 MB)."""
-STOPPED = {128 + number for number in STOPS}
-"""Exit codes of a run that was asked to stop."""
+CHILD = "shoal.sweeps.run"  # the module of a run's process
+PROCESS_BYTES = 500 * 10**6  # a process with torch and numba loaded, before it has a team or a ring (measured: 422 MB)
+STOPPED = {128 + number for number in STOPS}  # exit codes of a run that was asked to stop
 
 
 @dataclass(frozen=True)

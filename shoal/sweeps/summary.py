@@ -15,8 +15,7 @@ from shoal.sweeps.side_by_side import Outcome
 from shoal.training.result import TrainResult
 from shoal.training.returns import confidence95, smooth
 
-POINTS = 200
-"""Most points of a curve."""
+POINTS = 200  # most points of a curve
 
 
 def summarize(outcomes: Sequence[Outcome], title: str) -> Result:

@@ -21,12 +21,10 @@ from typing import IO, Any
 from shoal.errors import UserError
 
 Message = dict[str, Any]
-USERS, FAULT, INTERRUPTED = 2, 1, 130
-"""Exit codes: a sentence for the user, a traceback, Ctrl-C."""
+USERS, FAULT, INTERRUPTED = 2, 1, 130  # exit codes: a sentence for the user, a traceback, Ctrl-C
 STOPS = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 """Signals that ask a program to stop. A terminal or a job scheduler sends them to children, too."""
-LOOK = 0.5
-"""Seconds between checks that a child which does not answer is still running."""
+LOOK = 0.5  # seconds between checks that a child which does not answer is still running
 
 
 class Ended(Exception):

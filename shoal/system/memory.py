@@ -42,8 +42,7 @@ LIMITS = (
     Limit("address space", "ulimit -v", resource.RLIMIT_AS, "VmSize:", 1_440_000_000, 660_000_000),
     Limit("data", "ulimit -d", resource.RLIMIT_DATA, "VmData:", 700_000_000, 300_000_000),
 )
-LEAST_LEFT = 100_000_000
-"""Bytes for arrays that must be left to start at all."""
+LEAST_LEFT = 100_000_000  # bytes for arrays that must be left to start at all
 
 
 def free_memory(root: Path = Path("/")) -> int | None:

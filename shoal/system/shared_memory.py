@@ -14,8 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from shoal.errors import UserError
 from shoal.system.memory import check_fits
 
-LINE = 64
-"""Bytes of a cache line: counters that different processes write are kept that far apart."""
+LINE = 64  # bytes of a cache line: counters that different processes write are kept that far apart
 
 
 def aligned(size: int) -> int:

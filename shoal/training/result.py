@@ -73,8 +73,7 @@ class TrainResult:
         return values | flat({field: values.pop(field) for field in COLUMNS}, "training")
 
 
-COLUMNS = ("agents", "groups", "figures")
-"""Fields of a result and of an evaluation that hold numbers by name."""
+COLUMNS = ("agents", "groups", "figures")  # fields of a result and of an evaluation that hold numbers by name
 
 
 def by_player(played: Mapping[str, Evaluation]) -> dict[str, Figures]:

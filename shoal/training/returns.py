@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.envs.base import EnvSpec, Step
 
-LONG = 10_000
-"""Steps after which an episode without a limit is worth a warning."""
+LONG = 10_000  # steps after which an episode without a limit is worth a warning
 
 
 class Episode(NamedTuple):
@@ -43,8 +42,7 @@ class Estimate(NamedTuple):
         return cls(float(values.mean()), confidence95(values))
 
 
-Named = dict[str, NDArray[np.float64]]
-"""One value per episode (n,), by name."""
+Named = dict[str, NDArray[np.float64]]  # one value per episode (n,), by name
 
 
 def columns(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, Named]:

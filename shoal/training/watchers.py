@@ -26,14 +26,10 @@ LOOK_EVERY = 5.0  # seconds; shorter intervals are not informative
 MUCH = 0.3  # share of the time spent waiting that is worth a message
 BUSY = (1, 2, 3, 6, 7, 8)  # columns of a CPU in /proc/stat: user, nice, system, interrupts (two), stolen by the host
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100  # per second
-STALL_CHECK = 0.5
-"""Seconds between checks whether a step has returned."""
-LONG_STEP = 30.0
-"""Seconds in one step after which the user is told."""
-GIVE_UP = 300.0
-"""Seconds in one step after which a run that was asked to stop does so without saving."""
-LARGE_RETURN = 1e6
-"""A larger return explains why training diverges: networks and losses are in float32."""
+STALL_CHECK = 0.5  # seconds between checks whether a step has returned
+LONG_STEP = 30.0  # seconds in one step after which the user is told
+GIVE_UP = 300.0  # seconds in one step after which a run that was asked to stop does so without saving
+LARGE_RETURN = 1e6  # a larger return explains why training diverges: networks and losses are in float32
 
 
 # ---- compilation -----------------------------------------------------------------------------------------------------

@@ -23,8 +23,7 @@ from shoal.replay.layout import RowLayout, ring_bytes, rows_needed
 
 Ints = NDArray[np.int64]
 
-NOWHERE = 2**46
-"""Where invented addresses begin: no allocator gets there."""
+NOWHERE = 2**46  # where invented addresses begin: no allocator gets there
 PAGE = 4096
 
 

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from shoal.profiling.rounds import Subject
 
 EMPTY = -1
-WARM, COUNTED = 1, 3
-"""Mini-batches; they are alike, so a few tell the mean of all."""
+WARM, COUNTED = 1, 3  # mini-batches; they are alike, so a few tell the mean of all
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from shoal_papers.mac.runs import CASTS, PRODUCTS, SEEDS, TASKS, Kind, Outcome, 
 from shoal_papers.seeds import NOT_RUN, half_width, mean_or_none, with_interval
 from shoal_papers.study import CellStudy, Data
 
-MATTERS = 0.03
-"""Smallest difference of accuracy that matters: eleven of the 359 test images of digits."""
+MATTERS = 0.03  # smallest difference of accuracy that matters: eleven of the 359 test images of digits
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "inconclusive with these data"
 JUDGED = (
     f"Accuracies are those of the last epoch on the test images; ± is the 95 % interval (Student's t) over seeds. "

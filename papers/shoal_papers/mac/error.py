@@ -27,18 +27,14 @@ from shoal_papers.mac.runs import TASKS, Kind, baseline, behind
 from shoal_papers.study import Data
 
 MULTIPLIER = "E5M2:5"
-BUDGETS = ("E6M2", "E6M3", "E5M3")
-"""Accumulators for all layers, whose LUTs the units by layer may take."""
-SCALE = 2.0**16
-"""Loss scale under which gradients are looked at: the one that dynamic scaling starts with."""
+BUDGETS = ("E6M2", "E6M3", "E5M3")  # accumulators for all layers, whose LUTs the units by layer may take
+SCALE = 2.0**16  # loss scale under which gradients are looked at: the one that dynamic scaling starts with
 EXPONENTS, MANTISSAS = range(4, 8), range(2, 10)
-STEPS = 22
-"""Steps of the float32 training before the ranges are taken."""
+STEPS = 22  # steps of the float32 training before the ranges are taken
 ANALYSIS_SECONDS = 3.0
 
 
-Range = dict[str, Any]
-"""What a float32 training says of one product of one layer: see `range_of`."""
+Range = dict[str, Any]  # what a float32 training says of one product of one layer: see `range_of`
 
 # ---- the analysis ---------------------------------------------------------------------------------------------------
 

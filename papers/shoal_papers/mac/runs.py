@@ -16,23 +16,18 @@ from shoal.runs.folder import file_name
 from shoal_papers.cells import Cells, StudyCell
 from shoal_papers.seeds import mean_or_none
 
-FOLDER = "mac"
-"""The folder of the cells of all these studies."""
-SEEDS = 3
-"""Seeds of every kind; claims are judged with no fewer."""
+FOLDER = "mac"  # the folder of the cells of all these studies
+SEEDS = 3  # seeds of every kind; claims are judged with no fewer
 DYNAMIC, NONE = "dynamic", "none"
 QUIET: dict[str, Any] = {
     "baseline": False, "tensorboard": False, "checkpoint_every": 0, "threads": 1, "log_every": 10**6,
 }  # fmt: skip
-POINTS = 20
-"""Points of a stored curve, at most."""
+POINTS = 20  # points of a stored curve, at most
 EVENTS = ("saturated", "overflowed", "underflowed")
 PRODUCTS = ("forward", "grad_input", "grad_weight")
 CASTS = ("weights", "inputs", "activation_gradients", "weight_gradients")
-CLASSES = 10
-"""Of all data sets here."""
-Outcome = Mapping[str, Any]
-"""What is kept of a training: see `train_one`."""
+CLASSES = 10  # of all data sets here
+Outcome = Mapping[str, Any]  # what is kept of a training: see `train_one`
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,7 @@ TASKS = {
     "wide-resnet": Task("wide-resnet", 2, step_seconds=0.45),
     "transformer": Task("transformer", 4),
 }
-STEPS_PER_EPOCH = 22
-"""1,438 images of digits in mini-batches of 64."""
+STEPS_PER_EPOCH = 22  # 1,438 images of digits in mini-batches of 64
 SLOWNESS = {
     "bm8": 20.0, "fp8-seb": 1.4, "swalp": 9.0, "hfp8": 1.2, "float32": 0.25, "bf16": 0.8, "fp16": 0.8,
 }  # fmt: skip

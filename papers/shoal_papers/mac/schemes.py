@@ -17,14 +17,10 @@ PUBLISHED = {
 }
 """Weights, inputs, normalisation, gradients of weights and of activations, accumulator; % in float32 and the scheme."""
 ROLES = ("weights", "inputs", "normalisation", "weight gradients", "activation gradients", "accumulator")
-BESIDE = ("bf16", "fp16", "E5M2:5+E6M5")
-"""Not in the table: baselines, and the slides' own unit."""
-ORDER = ("s2fp8", "hfp8", "fp134", "swalp", "bm8", "fp8-seb")
-"""Slow ones last."""
-UNSCALED = ("fp16", "s2fp8", "hfp8", "fp134")
-"""Tried without loss scaling as well."""
-LOST = 2.0
-"""Published losses from this many points on count as losses."""
+BESIDE = ("bf16", "fp16", "E5M2:5+E6M5")  # not in the table: baselines, and the slides' own unit
+ORDER = ("s2fp8", "hfp8", "fp134", "swalp", "bm8", "fp8-seb")  # slow ones last
+UNSCALED = ("fp16", "s2fp8", "hfp8", "fp134")  # tried without loss scaling as well
+LOST = 2.0  # published losses from this many points on count as losses
 
 
 class Schemes(MacStudy, name="schemes"):

@@ -25,13 +25,11 @@ WORLD: dict[str, Any] = {"env": "cooperative-navigation", "rules": "openai", "ag
 QUIET: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "threads": 1}
 EPISODES, QUICK_EPISODES = 8_000, 1_200
 EVALUATED = 200
-POINTS = 40
-"""Points of a stored curve, at most."""
+POINTS = 40  # points of a stored curve, at most
 FULL, UNIT = "float32", "E5M2:5+E6M5"
 SCHEMES = (FULL, "bf16", UNIT, "E5M2:5+Q8.13", "E4M3:5+E6M5", "hfp8")
 SLOWEST = "hfp8"
-FRAGILE = "E4M3:5+E6M5"
-"""The unit whose parts are tried one by one."""
+FRAGILE = "E4M3:5+E6M5"  # the unit whose parts are tried one by one
 KINDS: dict[str, dict[str, Any]] = {
     FULL: {},
     **{scheme: {"scheme": scheme, "loss_scale": "dynamic"} for scheme in SCHEMES[1:]},
@@ -47,14 +45,11 @@ QUICK = (FULL, UNIT)
 SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 170.0, PARTS[0]: 120.0, PARTS[1]: 60.0} | dict.fromkeys(PARTS[2:], 35.0)
 """About, for all episodes on one core; of all others as the unit."""
 UNIT_SECONDS = 145.0
-CLOSE = 0.1
-"""A return counts as kept if the interval of its loss ends within this share of float32's gain over random."""
+CLOSE = 0.1  # a return counts as kept if the interval of its loss ends within this share of float32's gain over random
 
 
-TeamRun = Mapping[str, Any]
-"""What is kept of a run: see `train_team`."""
-Groups = Mapping[str, Sequence[TeamRun]]
-"""Runs by kind, each in the order of seeds."""
+TeamRun = Mapping[str, Any]  # what is kept of a run: see `train_team`
+Groups = Mapping[str, Sequence[TeamRun]]  # runs by kind, each in the order of seeds
 
 
 def train_team(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

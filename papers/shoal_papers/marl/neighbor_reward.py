@@ -30,8 +30,7 @@ WORLDS: dict[str, dict[str, Any]] = {
     "predator-prey": {"env": "predator-prey"},
 }
 QUIET: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1}
-EPISODE_SECONDS = 1e-3
-"""Approximate seconds of an episode, per agent."""
+EPISODE_SECONDS = 1e-3  # approximate seconds of an episode, per agent
 
 
 @dataclass(frozen=True)

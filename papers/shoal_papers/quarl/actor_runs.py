@@ -29,24 +29,19 @@ from shoal_papers.study import CellStudy, Data
 if TYPE_CHECKING:
     from shoal.training.loop import Training
 
-WINDOW = 10
-"""Log lines of the running mean, as in the paper."""
-POINTS = 100
-"""Points of a stored curve."""
-SEEDS = 3
-"""Seeds of every kind of run; claims are judged with no fewer."""
+WINDOW = 10  # log lines of the running mean, as in the paper
+POINTS = 100  # points of a stored curve
+SEEDS = 3  # seeds of every kind of run; claims are judged with no fewer
 SCORE = (
     "Scores are returns of training episodes as the actors play them, in their own precision and with exploration, as "
     f"a running mean of {WINDOW} log lines; seconds are those of the run's clock (metrics.jsonl) from the first "
     "transition on."
 )
 QUIET = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1, "episodes": 10**9}
-Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Positions (P,), and the returns of all seeds there (S, P)."""
+Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # positions (P,), and the returns of all seeds there (S, P)
 
 
-Run = Mapping[str, Any]
-"""What is kept of a run: see `train_run`."""
+Run = Mapping[str, Any]  # what is kept of a run: see `train_run`
 
 
 # ---- one run --------------------------------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl import actorq_paper
 from shoal_papers.study import CellStudy, Data
 
-WITHIN = 0.15
-"""Goal: predictions are at most this far from what is measured."""
+WITHIN = 0.15  # goal: predictions are at most this far from what is measured
 TASKS: dict[str, dict[str, Any]] = {
     "walker": {"env": "dm:walker/stand", "algorithm": "d4pg", "hidden": (256, 256)},
     "gym-cartpole": {"env": "gym:CartPole-v1", "algorithm": "dqn", "hidden": (256, 256)},
@@ -29,18 +28,14 @@ TASKS: dict[str, dict[str, Any]] = {
 ENGINE, PRECISIONS = "onnx", ("float32", "int8")
 RATIOS, MEASURED_RATIO = (0.5, 16.0), 2.0
 """Samples per insert: of the predicted runs, in which the actors or the learner limit; and for the service times."""
-SAME = ("actor_engine", "actor_precision", "copies")
-"""Settings of a run with which its service times are measured."""
+SAME = ("actor_engine", "actor_precision", "copies")  # settings of a run with which its service times are measured
 RUN = {"pull_every": 200, "warmup": 512, "threads": 1, "episodes": 10**7, "capacity": 20_000, "copies": 1}
 """Settings of all real runs."""
-DISTURBED = 0.1
-"""Share of the processors that other programs may use before a real run says little."""
-SIMULATIONS = 20.0
-"""Approximate seconds of all simulations."""
+DISTURBED = 0.1  # share of the processors that other programs may use before a real run says little
+SIMULATIONS = 20.0  # approximate seconds of all simulations
 
 
-Check = Mapping[str, Any]
-"""A prediction and what was measured: see `check`."""
+Check = Mapping[str, Any]  # a prediction and what was measured: see `check`
 
 
 def run_or_measure(settings: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -16,10 +16,8 @@ from shoal.errors import counted
 from shoal.results import Column, Panel, Series, Table, Value
 from shoal_papers.cells import StudyCell
 
-LEARNER_MS = 3.0
-"""An update of the paper's learner on its GPU: assumed, the paper does not say."""
-ACTORS, RATIO = 4, 16.0
-"""The paper's actors and samples per insert."""
+LEARNER_MS = 3.0  # an update of the paper's learner on its GPU: assumed, the paper does not say
+ACTORS, RATIO = 4, 16.0  # the paper's actors and samples per insert
 LAYERS = {"hidden": (2048, 2048, 2048)}
 CRITIC = {"critic_hidden": (512, 512, 256), "layer_norm": True}
 KINDS = (("torch", "float32"), ("onnx", "float32"), ("auto", "int8"))
@@ -67,12 +65,9 @@ PAPER = {
     "MountainCar (Gym)": PaperTask("gym:MountainCar-v0", "dqn", 200_000, 1000, -120.62, (2861.80, 2159.26, 1284.32)),
     "Acrobot (Gym)": PaperTask("gym:Acrobot-v1", "dqn", 100_000, 1000, -107.45, (912.24, 1148.90, 168.44)),
 }
-SECONDS = 6.0
-"""Of a measurement of service times."""
-STARTING = 10.0
-"""Seconds before it."""
-LARGEST = "Humanoid Stand"
-"""The task for more actors than the paper's."""
+SECONDS = 6.0  # of a measurement of service times
+STARTING = 10.0  # seconds before it
+LARGEST = "Humanoid Stand"  # the task for more actors than the paper's
 
 
 def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> list[StudyCell]:

@@ -43,8 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 QUICK = {"Cartpole (Gym)": ((TORCH, INT8), ("actor-bound",), 12_000)}
-EVALUATED = 5
-"""Episodes of the final evaluation."""
+EVALUATED = 5  # episodes of the final evaluation
 LEARNT = 0.5
 """A task counts as learnt where the best float32 score covers this share of the way from random to the paper's."""
 
@@ -107,8 +106,7 @@ LEVEL = (
 )
 
 
-AllTimes = Mapping[tuple[str, str], Times]
-"""By task and pace, of the tasks that are trained here."""
+AllTimes = Mapping[tuple[str, str], Times]  # by task and pace, of the tasks that are trained here
 
 
 class ActorqSpeed(RunStudy, name="actorq-speed"):

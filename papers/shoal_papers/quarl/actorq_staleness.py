@@ -25,8 +25,7 @@ from shoal_papers.seeds import mean, with_interval
 
 PULLS = (30, 300, 1000)
 QUICK_PULLS = (30, 1000)
-TASKS = ("Cartpole Balance", "Cartpole (Gym)")
-"""D4PG, and DQN."""
+TASKS = ("Cartpole Balance", "Cartpole (Gym)")  # D4PG, and DQN
 QUICK_STEPS = 12_000
 EVALUATED = 10
 PAPER_CLAIM = (

@@ -35,8 +35,7 @@ WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in coopera
 }
 """Worlds by number of agents, with the range of discounted returns there."""
 STEPS = {3: 75_000, 12: 20_000}
-SECONDS = {3: 15.0, 12: 22.0}
-"""Env steps of a run, and about how long that takes."""
+SECONDS = {3: 15.0, 12: 22.0}  # env steps of a run, and about how long that takes
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "maddpg": {},
     "masac": {},
@@ -46,8 +45,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 COMMON = {"warmup": 1_024, "log_every": 20, "capacity": 100_000}
 """The warm-up is a mini-batch: a run in turn makes up for the updates of its warm-up, one with actors does not."""
 TURNS, FULL, INT8 = "in turn", "float32 actors", "int8 actors"
-PULLED = 1_000
-"""Env steps between two pulls, as in the paper; an actor plays many copies at once."""
+PULLED = 1_000  # env steps between two pulls, as in the paper; an actor plays many copies at once
 KINDS: dict[str, dict[str, Any]] = {
     TURNS: {"copies": 25},
     FULL: {"actors": 1, "copies": 25, "pull_every": PULLED // 25},
@@ -102,8 +100,7 @@ def throughput(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-Speeds = Mapping[tuple[Any, ...], Mapping[str, Any]]
-"""What `throughput` returns by agents, copies, width and kind."""
+Speeds = Mapping[tuple[Any, ...], Mapping[str, Any]]  # what `throughput` returns by agents, copies, width and kind
 
 
 class ActorqTeams(RunStudy, name="actorq-teams"):
@@ -250,8 +247,7 @@ def ratio(full: Mapping[str, Any] | None, int8: Mapping[str, Any] | None) -> flo
     return int8["steps_per_second"] / full["steps_per_second"] if full and int8 else None
 
 
-PAYS = 1.1
-"""int8 counts as paying from this ratio on: single runs of seconds differ by several per cent."""
+PAYS = 1.1  # int8 counts as paying from this ratio on: single runs of seconds differ by several per cent
 
 
 def width_findings(speeds: Speeds) -> Iterable[str]:

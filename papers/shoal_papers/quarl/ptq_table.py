@@ -59,8 +59,7 @@ VARIANTS: dict[str, tuple[str, Correction]] = {
 QUICK = (("ppo", "CartPole-v1", 20_000), ("dqn", "CartPole-v1", 20_000), ("a2c", "MountainCarContinuous-v0", 20_000))
 """Algorithm, environment and steps of the quick form."""
 EPISODES, QUICK_EPISODES = 100, 20
-NEAR = 0.05
-"""A return counts as near full precision's if it is at most this fraction of |full| below it."""
+NEAR = 0.05  # a return counts as near full precision's if it is at most this fraction of |full| below it
 
 
 def corrections(quick: bool) -> dict[str, list[str]]:
@@ -95,8 +94,7 @@ def measure_model(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     }
 
 
-Model = Mapping[str, Any]
-"""A model in every precision: what `measure_model` returns, and the cell's name."""
+Model = Mapping[str, Any]  # a model in every precision: what `measure_model` returns, and the cell's name
 
 
 class PtqTable(baselines.ModelStudy, name="ptq-table"):

@@ -41,17 +41,14 @@ WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in coopera
 """Settings of the teams by number of agents; all others are the papers' defaults."""
 QUICK_WORLDS = {3: {**WORLDS[3], "episodes": 1_000}}
 TEAM_SECONDS = {("maddpg", 3): 20, ("masac", 3): 25, ("maddpg", 12): 35, ("masac", 12): 50}
-TEAM_PLAYED = 500
-"""Evaluation episodes of a team at each width."""
+TEAM_PLAYED = 500  # evaluation episodes of a team at each width
 SEEDS = 3
 WHOLE: dict[str, dict[str, Any]] = {"": {}}
 MODEL_PARTS = {**WHOLE, " actors": {"critics": False}}
 TEAM_PARTS = {**MODEL_PARTS, " one agent": {"only": 0}}
 """What is quantized in training: the suffix of a cell's name, and its settings."""
-NEAR = 0.05
-"""A return counts as kept if it is at most this fraction of |full| below the full-precision one."""
-SLOWER = 2.0
-"""Approximate slowdown of quantization-aware training."""
+NEAR = 0.05  # a return counts as kept if it is at most this fraction of |full| below the full-precision one
+SLOWER = 2.0  # approximate slowdown of quantization-aware training
 
 
 def train_and_quantize(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -113,10 +110,8 @@ def _how(settings: dict[str, Any]) -> str:
 
 HOWS = ("PTQ", "QAT", "QAT, actors", "PTQ, one agent", "QAT, one agent")
 AGAINST = (("QAT", "PTQ"), ("QAT, actors", "PTQ"), ("QAT, actors", "QAT"), ("QAT, one agent", "PTQ, one agent"))
-SeedReturns = dict[tuple[str, int], list[float]]
-"""Returns of all seeds by method and bits."""
-Groups = dict[str, SeedReturns]
-"""The returns of each algorithm and task."""
+SeedReturns = dict[tuple[str, int], list[float]]  # returns of all seeds by method and bits
+Groups = dict[str, SeedReturns]  # the returns of each algorithm and task
 
 
 class Qat(baselines.ModelStudy, name="qat"):

@@ -134,8 +134,7 @@ MUJOCO, BOX2D = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5"), ("BipedalWalker
 LIBRARIES = {"control": (MUJOCO, "mujoco", ("mujoco", "imageio")), "box2d": (BOX2D, "box2d", ("Box2D",))}
 """By extra: the environments that need it, its library, and the modules that they import."""
 CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
-CHOSEN_BY = 10
-"""Shares of the training after which a model is evaluated for selection, and the number of episodes."""
+CHOSEN_BY = 10  # shares of the training after which a model is evaluated for selection, and the number of episodes
 
 
 def can_play(env: str) -> bool:

@@ -23,11 +23,9 @@ from shoal_papers.quarl.actor_runs import factor
 from shoal_papers.seeds import NOT_RUN
 from shoal_papers.study import CellStudy
 
-STARTING = 3.0
-"""Approximate seconds until an actor has played its first steps."""
+STARTING = 3.0  # approximate seconds until an actor has played its first steps
 STAGES = ("step", "environment", "pull", "deserialize", "load", "other")
-BUSY = 3.5
-"""Load average above which other programs must have been running."""
+BUSY = 3.5  # load average above which other programs must have been running
 PRECISIONS = {32: "float32", 16: "float16", 8: "int8"}
 
 
@@ -106,8 +104,7 @@ def publishing(training: Training) -> Turn:
     return turn
 
 
-Record = Mapping[str, Any]
-"""A cell, run or not, with what was measured: see `measure_actor`."""
+Record = Mapping[str, Any]  # a cell, run or not, with what was measured: see `measure_actor`
 
 
 class ThroughputStudy(CellStudy):
@@ -163,8 +160,7 @@ QUICK_ENGINES: dict[str, tuple[tuple[str, int], ...]] = {
     LARGE: (("onnx", 32), ("onnx", 16), ("onnx", 8), ("native", 8)),
     SMALL: (("numba", 32), ("native", 8)),
 }
-HEAVY, LIGHT = 30, 1000
-"""Steps between pulls, communication-heavy and computation-heavy."""
+HEAVY, LIGHT = 30, 1000  # steps between pulls, communication-heavy and computation-heavy
 BREAKDOWN_CLAIM = (
     "Paper (Figure 9, no numbers): step is the largest part when pulls are rare, and int8 shortens it much; with "
     "frequent pulls it shortens pull and deserialize, too; load is dearer than in 32 bits, dearer in 16 bits than in 8."
@@ -291,14 +287,12 @@ KINDS = (("torch", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("nativ
 PULLS = (30, 300, 1000)
 QUICK_BITS = (32, 8, 4)
 PAPER_GAIN = 0.30
-NO_CHANGE = 0.05
-"""Changes of the speed below this count as none, and so do those whose interval includes none."""
+NO_CHANGE = 0.05  # changes of the speed below this count as none, and so do those whose interval includes none
 COMMUNICATION_CLAIM = (
     "Paper: quantizing communication gives up to 30 % with a pull every 30 steps, and about nothing where computation "
     "dominates (every 300 or 1000 steps; its caption and its text differ)."
 )
-MBIT = 1000
-"""Of the network that is reckoned with."""
+MBIT = 1000  # of the network that is reckoned with
 
 
 class ActorqCommunication(ThroughputStudy, name="actorq-communication"):

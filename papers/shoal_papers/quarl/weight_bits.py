@@ -28,8 +28,7 @@ def measure_model(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"algorithm": algorithm, "env": env, "lines": swept.to_dict()["rows"]}
 
 
-Model = Mapping[str, Any]
-"""A model with its weights at every width: what `measure_model` returns, and the cell's name."""
+Model = Mapping[str, Any]  # a model with its weights at every width: what `measure_model` returns, and the cell's name
 
 
 class WeightBits(baselines.ModelStudy, name="weight-bits"):

@@ -27,8 +27,7 @@ from shoal.replay.samplers import Uniform
 from shoal.system.memory import check_fits
 from shoal_papers.reference import SAMPLERS
 
-Transition = tuple[Array, Array, float, Array, float]
-"""Observation, action, reward, next observation, done."""
+Transition = tuple[Array, Array, float, Array, float]  # observation, action, reward, next observation, done
 
 
 class Transitions(NamedTuple):

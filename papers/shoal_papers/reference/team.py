@@ -186,8 +186,7 @@ class ReferenceTeam(BaseTeam):
         return {"update": self.noise, "exploration": self.rollout_noise}
 
 
-MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}
-"""The engine's and torch's names of Adam's moments."""
+MOMENTS = {"mean": "exp_avg", "square": "exp_avg_sq"}  # the engine's and torch's names of Adam's moments
 
 
 # ---- one network per agent, stacked --------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from shoal.numerics.emulation.emulate import Emulation
 
 ROLES = ("forward", "grad_input", "grad_weight")
-WEIGHTS, INPUTS, GRADIENTS = "weights", "inputs", "activation_gradients"
-"""Kinds of operands."""
+WEIGHTS, INPUTS, GRADIENTS = "weights", "inputs", "activation_gradients"  # kinds of operands
 
 
 class _Here(threading.local):

@@ -28,14 +28,10 @@ from shoal.numerics.schemes.scheme import CASTS, Scheme, holds
 from shoal.system.threads import share_out
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
-Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]
-"""A matrix (…, R, K) as element values and the exponent of each."""
-FRESH, STALE, KNOWN = "rounded.", "stale.", "known."
-"""Names of rounded weights in a saved state."""
-NORMAL = 126
-"""Powers of two up to this exponent, and down to its negative, are normal float32 numbers."""
-ALONE = 2**16
-"""Up to this many numbers one thread is faster than two."""
+Rounder = Callable[[Tensor], tuple[Tensor, Tensor]]  # a matrix (…, R, K) as element values and the exponent of each
+FRESH, STALE, KNOWN = "rounded.", "stale.", "known."  # names of rounded weights in a saved state
+NORMAL = 126  # powers of two up to this exponent, and down to its negative, are normal float32 numbers
+ALONE = 2**16  # up to this many numbers one thread is faster than two
 
 
 class SchemeCasts:

@@ -13,8 +13,7 @@ from shoal.numerics.formats.notation import fields_after_commas
 
 KINDS = ("none", "fixed", "dynamic", "adaptive")
 EXAMPLES = "none, 1024, dynamic, adaptive and 'dynamic, start=1024, interval=500' are examples"
-PATIENCE = 20
-"""So many skipped steps in a row mean that training has diverged."""
+PATIENCE = 20  # so many skipped steps in a row mean that training has diverged
 LARGEST = 2.0**100
 SMALLEST = 2.0**-100
 

@@ -31,8 +31,7 @@ OPERANDS = {
     "grad_weight": ("inputs", "activation_gradients"),
 }
 """The casts of the two operands of each product."""
-PLAIN = ("float32", "fp32")
-"""Names of what is not rounded."""
+PLAIN = ("float32", "fp32")  # names of what is not rounded
 NEVER = "never"
 EXAMPLES = "hfp8, E5M2:5+E6M5 and 'hfp8; master=E6M9, rounding=stochastic; update=compensated' are examples"
 
@@ -51,8 +50,7 @@ MEANINGS = {
     "update": "update of the master copy",
 }
 
-Accumulators = dict[tuple[str, str], Scalar]
-"""By layer and product."""
+Accumulators = dict[tuple[str, str], Scalar]  # by layer and product
 
 
 @dataclass(frozen=True, repr=False)
