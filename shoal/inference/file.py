@@ -17,10 +17,9 @@ import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.inference.engine import Draws
 from shoal.inference.form import ACTION, Ports
 from shoal.inference.layers import Array
-from shoal.inference.policy import FORMAT, Actions
+from shoal.inference.policy import FORMAT, Actions, Draws
 from shoal.inference.runtime import new_session, reason, session_options
 from shoal.system.memory import human_bytes
 

@@ -20,7 +20,7 @@ from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.policies.torch_policy import Thinned, equal_actions
 from shoal.policies.trained import Array
-from shoal.quantization.export import predicted_bytes
+from shoal.quantization.export import correction_words, no_smaller, predicted_bytes
 from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.ptq import Edge, Plan, calibrate, model_bytes, quantized
 from shoal.quantization.quantizer import Quantizer, What, Width
@@ -331,15 +331,6 @@ def _larger_files(records: list[WidthRecord]) -> list[str]:
     return list(larger.values())
 
 
-def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
-    """The sentence about a file that saves nothing."""
-    name = f"{bits}-bit packed" if precision == "packed" else precision
-    return (
-        f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
-        f"({float32:,} bytes): for a network this small, graph and metadata decide."
-    )
-
-
 def _cells(record: WidthRecord, digits: int) -> dict[Column, Value]:
     mean, half = record.return_mean, _known(record.return_ci95)
     return {
@@ -380,12 +371,6 @@ def weights_panel(layer: WeightHistogram) -> Panel:
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)
     return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)], "weight")
-
-
-def correction_words(bias: bool, rounding: str) -> str:
-    """What was corrected, in words."""
-    parts = ["bias"] * bias + ["rounding"] * (rounding != "nearest")
-    return " and ".join(parts) or "–"
 
 
 def _line(record: WidthRecord) -> str:

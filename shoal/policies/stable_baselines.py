@@ -12,8 +12,7 @@ from torch import Tensor
 
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
-from shoal.inference.engine import Draws
-from shoal.inference.policy import Head, Policy
+from shoal.inference.policy import Draws, Head, Policy
 from shoal.policies.baselines_model import Model, read_zip, to_policy, trained_network
 from shoal.policies.normaliser import MissingNormaliser, read_normaliser
 from shoal.policies.torch_policy import (

@@ -19,13 +19,12 @@ from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, calibrated, corrected
-from shoal.inference.engine import Draws
 from shoal.inference.file import PolicyFile, sealed
 from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear, Quantized
 from shoal.inference.options import ExportOptions, Rounding
-from shoal.inference.policy import Exploration, Head, Policy
+from shoal.inference.policy import Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
@@ -343,3 +342,21 @@ def _errors(
     chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
     spread = best - lowest
     return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def correction_words(bias: bool, rounding: str) -> str:
+    """What was corrected, in words."""
+    parts = ["bias"] * bias + ["rounding"] * (rounding != "nearest")
+    return " and ".join(parts) or "–"
+
+
+def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
+    """The sentence about a file that saves nothing."""
+    name = f"{bits}-bit packed" if precision == "packed" else precision
+    return (
+        f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
+        f"({float32:,} bytes): for a network this small, graph and metadata decide."
+    )

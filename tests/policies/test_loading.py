@@ -13,7 +13,7 @@ from stable_baselines3 import PPO
 import shoal as package
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.policies.loading import kind_of
+from shoal.policies.trained import kind_of
 from shoal.training.evaluation import evaluate_team
 from shoal.training.saved_team import acting_team, load_team
 from tests.policies.zips import make, saved
