@@ -49,7 +49,7 @@ class BaselinesPolicy(TorchPolicy):
         self, model: Model, options: Mapping[str, Any], warn: Callable[[str], None] = lambda sentence: None
     ) -> None:
         """`options`: its environment, with or without the prefix gym:, and the user's other options for it."""
-        self.model, self.name = model, model.path
+        self.model, self.name, self.algorithm = model, model.path, model.algorithm
         env = str(options.get("env") or "")
         if not env:
             raise UserError(f"`env` is missing: the zip '{self.name}' does not say which environment its model plays.")
@@ -65,7 +65,7 @@ class BaselinesPolicy(TorchPolicy):
         self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
         self.modes = (True, False) if self._draws_actions else (True,)
         world = self.make_env()  # checked before anything is played
-        self.spec = world.spec
+        self.spec, self.discrete = world.spec, world.spec.discrete
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
@@ -74,11 +74,6 @@ class BaselinesPolicy(TorchPolicy):
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
         self._check_bounds(warn)
-
-    @property
-    def algorithm(self) -> str:
-        """The model's."""
-        return self.model.algorithm
 
     def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
         if act is None or self._missing.silent:

@@ -3,6 +3,7 @@
 Shape letters: B rows, N agents, O observation, A action, U outputs.
 """
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -69,11 +70,6 @@ class TorchPolicy(TrainedPolicy):
     def env(self) -> str:
         """The name of its world."""
         return self.config.env
-
-    @property
-    def discrete(self) -> bool:  # type: ignore[override]
-        """Whether actions are choices."""
-        return self.spec.discrete
 
     @property
     def played_network(self) -> nn.Module:
@@ -249,14 +245,12 @@ class TorchPolicy(TrainedPolicy):
 
 def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
     """(B, N, O): states of `env` while `act` plays this many steps; closes the world."""
-    observation = env.reset()
-    states = [observation.copy()]
-    try:
+    with contextlib.closing(env):
+        observation = env.reset()
+        states = [observation.copy()]
         for _ in range(steps):
             observation = env.step(act(observation)).observation
             states.append(observation.copy())
-    finally:
-        env.close()
     whole = np.concatenate(states)
     return whole[rng.choice(len(whole), min(count, len(whole)), replace=False)]
 

@@ -6,6 +6,7 @@ run folders and zips.
 Shape letters: E copies, N agents, O observation, A action.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -48,6 +49,7 @@ class TrainedPolicy(ABC):
     Attributes:
         kind: run, zip or onnx.
         name: the path that it was loaded from.
+        algorithm: the algorithm that it was trained with, such as ppo; empty if that is unknown.
         precision: float32, or the precision of an exported file.
         agents: number of agents, N.
         observation_size: length of the longest observation, O.
@@ -59,6 +61,7 @@ class TrainedPolicy(ABC):
 
     kind: PolicyKind
     name: str
+    algorithm: str
     precision: str = "float32"
     agents: int
     observation_size: int
@@ -75,11 +78,6 @@ class TrainedPolicy(ABC):
     @abstractmethod
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Make copies of its world; a `UserError` if the policy does not fit it."""
-
-    @property
-    @abstractmethod
-    def algorithm(self) -> str:
-        """The algorithm that it was trained with, such as ppo; empty if that is unknown."""
 
     @abstractmethod
     def respond(self, observation: Array, deterministic: bool) -> Array:
@@ -190,11 +188,8 @@ class TrainedPolicy(ABC):
     ) -> Evaluation:
         whole_number("episodes", episodes, 1, 10**7)
         whole_number("seed", seed, 0, 2**62)
-        env = self.make_env(min(episodes, self.most_copies), seed)
-        try:
+        with contextlib.closing(self.make_env(min(episodes, self.most_copies), seed)) as env:
             return play(env, act or random_act(env.spec, seed), episodes, advance)
-        finally:
-            env.close()
 
 
 class ExportedPolicy(TrainedPolicy):
@@ -209,6 +204,7 @@ class ExportedPolicy(TrainedPolicy):
         check_threads(threads)
         self.file = PolicyFile(path, threads)
         self.name, self.precision = str(path), self.file.precision
+        self.algorithm = str(self.file.facts.get("algorithm") or "")
         self.agents, self.action_size = self.file.agents, self.file.action_size
         self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
         self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
@@ -230,18 +226,21 @@ class ExportedPolicy(TrainedPolicy):
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Its world, with vector observations or flattened images."""
-        env = self._pixels(copies, seed) if self.image else build_env(self.config, copies, seed, stagger=False)
+        shape = None
+        if self.image:
+            from shoal.envs.pixels import make_pixels
+
+            env, shape = make_pixels(self.env, self.image[0], copies, seed)
+        else:
+            env = build_env(self.config, copies, seed, stagger=False)
         try:
+            if shape is not None and list(shape) != self.image:
+                raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
             self.file.check_fits(env.spec)
         except UserError:
             env.close()
             raise
         return env
-
-    @property
-    def algorithm(self) -> str:
-        """The one that the file names."""
-        return str(self.file.facts.get("algorithm") or "")
 
     @property
     def _env_named(self) -> str:
@@ -256,16 +255,6 @@ class ExportedPolicy(TrainedPolicy):
         from shoal.inference.policy import Draws  # here, because it imports numba
 
         self.file.noise = Draws(seed)
-
-    def _pixels(self, copies: int, seed: int) -> VectorEnv:
-        from shoal.envs.pixels import make_pixels
-
-        assert self.image is not None
-        env, shape = make_pixels(self.env, self.image[0], copies, seed)
-        if list(shape) != list(self.image):
-            env.close()
-            raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
-        return env
 
 
 def world_settings(config: TrainConfig) -> dict[str, Any]:

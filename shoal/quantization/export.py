@@ -6,6 +6,7 @@ Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from shoal.inference.correction import NOTHING, Correction, calibrated, correcte
 from shoal.inference.file import PolicyFile, sealed
 from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
-from shoal.inference.layers import Array, Conv2d, Linear, Quantized
+from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
 from shoal.inference.policy import Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
@@ -42,8 +43,13 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
 
     Layers trained with quantization are frozen to their grids: for all agents, even if only `one_agent` was.
     """
-    spec, arrays = team.spec, team.rollout_arrays()
-    frozen = None if isinstance(team, NativeTeam) else _frozen_layers(team, one_agent)
+    spec, arrays, frozen = team.spec, team.rollout_arrays(), None
+    if not isinstance(team, NativeTeam):  # only here torch is imported
+        from shoal.algorithms.team import Team
+        from shoal.quantization.qat import frozen_layers
+
+        assert isinstance(team, Team)
+        frozen = frozen_layers(team.rollout_actors, one_agent)
     layers = []
     for k, (weight, bias) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
         last = 2 * (k + 1) == len(arrays)
@@ -64,18 +70,6 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
     )
-
-
-def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
-    """The grids that a team in torch was trained with; see `frozen_layers`. Only here torch is imported."""
-    from shoal.algorithms.team import Team
-
-    assert isinstance(team, Team)
-    if team.rollout_actors.quantizer is None:
-        return None
-    from shoal.quantization.qat import frozen_layers
-
-    return frozen_layers(team.rollout_actors, one_agent)
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,8 @@ class Job(NamedTuple):
 def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
     """One file per agent. `frozen_agent`: the only one that stays on its grids; None: all do."""
     policy, path = whole.policy, whole.path
-    paths = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
+    names = [re.sub(r"[^\w.-]", "-", agent) for agent in policy.agent_names]  # what a file name can have
+    paths = [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
     if len(set(paths)) < len(paths):
         raise UserError("Two agents of the team would share a file: their names differ only in special characters.")
     jobs = []
@@ -142,16 +137,11 @@ def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
     return jobs
 
 
-def file_name(agent: str) -> str:
-    """An agent's name without characters that a file name cannot have."""
-    return "".join(letter if letter.isalnum() or letter in "_-." else "-" for letter in agent)
-
-
 def write(jobs: list[Job], options: ExportOptions, facts: Mapping[str, Any]) -> list[Exported]:
     """Write all files of an export, or none if one of them does not play like PyTorch."""
     results = [checked(job, options, facts) for job in jobs]
-    for job, (_, content) in zip(jobs, results, strict=True):
-        write_whole(job.path, content, "the policy")
+    for exported, content in results:
+        write_whole(Path(exported.path), content, "the policy")
     return [exported for exported, _ in results]
 
 
@@ -169,7 +159,11 @@ def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple
     if correction and visited is not None:
         policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":
-        refuse_too_large(policy)
+        largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
+        if largest > np.finfo(np.float16).max:
+            raise UserError(
+                f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
+            )
     model = build(policy, form)
     content = model.SerializeToString()
     errors = _compare(policy, form, content, job)
@@ -255,15 +249,6 @@ def refuse_other_network(policy: Policy, job: Job) -> None:
         raise UserError(
             f"'{job.path}' was not written: the policy's layers in sequence give other outputs than PyTorch, so "
             "it computes something between them (a function, a branch) that cannot be exported."
-        )
-
-
-def refuse_too_large(policy: Policy) -> None:
-    """Refuse weights beyond float16's largest number, 65,504."""
-    largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
-    if largest > float(np.finfo(np.float16).max):
-        raise UserError(
-            f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
         )
 
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, check_range
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks import JointCritics, StackedMLP
 from shoal.quantization.affine import check_finite
@@ -65,6 +65,20 @@ class LayerSite:
             return self.module.biases[self.number]
         bias = getattr(self.module, "bias", None)
         return bias if isinstance(bias, Tensor) else None
+
+    def mask(self, option: str, networks: tuple[int, ...] | None) -> Tensor | None:
+        """(C, 1, 1): which networks of its stack are meant; None: all. `option` named them, for messages."""
+        if networks is None:
+            return None
+        if not isinstance(self.module, StackedMLP):
+            raise UserError(
+                f"Layer '{self.name}' is not that of a single agent: only stacks of actors can be quantized per agent."
+            )
+        mask = torch.zeros(len(self.weight), 1, 1, dtype=torch.bool, device=self.weight.device)
+        for network in networks:
+            check_range(option, network, 0, len(mask) - 1)
+            mask[network] = True
+        return mask
 
     def portable(self) -> Layer:
         """The layer without torch and without its activation."""
@@ -178,12 +192,10 @@ class TappedForward:
         x = self.tap.input(x, frozen=not torch.is_grad_enabled())
         weight = self.tap.weight(part.weight)
         if weight is part.weight:
-            y: Tensor = type(part).forward(part, x)
-        elif isinstance(part, nn.Linear):
-            y = nn.functional.linear(x, weight, part.bias)
-        else:
-            y = part._conv_forward(x, weight, part.bias)
-        return y
+            return type(part).forward(part, x)  # type: ignore[no-any-return]
+        if isinstance(part, nn.Linear):
+            return nn.functional.linear(x, weight, part.bias)
+        return part._conv_forward(x, weight, part.bias)  # type: ignore[no-any-return]
 
 
 def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:

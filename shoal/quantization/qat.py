@@ -17,7 +17,6 @@ from torch.autograd import Function
 from shoal.errors import UserError, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
-from shoal.networks import StackedMLP
 from shoal.numerics.emulation.roles import mark_weight
 from shoal.quantization.layers import LayerSite, Tap, attach, attached, find_layers
 
@@ -47,16 +46,9 @@ class FakeLayer(Tap):
         """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_QAT_BITS, MOST_QAT_BITS)
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
+        self.only, self.chosen = only, layer.mask("qat_agent", None if only is None else (only,))
         count = layer.weight.shape[0] if self.networks else 1
-        like = layer.weight.detach()
-        self.only = only
-        self.chosen: Tensor | None = None  # (C, 1, 1)
-        if only is not None:
-            if not isinstance(layer.module, StackedMLP):
-                raise UserError(f"Layer '{layer.name}' is not that of a single agent: only actors can be quantized so.")
-            check_range("qat_agent", only, 0, count - 1)
-            self.chosen = (torch.arange(count, device=like.device) == only).view(-1, 1, 1)
-        self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
+        self.low, self.high = (layer.weight.detach().new_zeros(count, 1, 1) for _ in range(2))
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
         self._grid: Grid | None = None
