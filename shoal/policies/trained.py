@@ -226,13 +226,13 @@ class ExportedPolicy(TrainedPolicy):
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Its world, with vector observations or flattened images."""
-        shape = None
+        env: VectorEnv
         if self.image:
             from shoal.envs.pixels import make_pixels
 
             env, shape = make_pixels(self.env, self.image[0], copies, seed)
         else:
-            env = build_env(self.config, copies, seed, stagger=False)
+            env, shape = build_env(self.config, copies, seed, stagger=False), None
         try:
             if shape is not None and list(shape) != self.image:
                 raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")

@@ -192,10 +192,10 @@ class TappedForward:
         x = self.tap.input(x, frozen=not torch.is_grad_enabled())
         weight = self.tap.weight(part.weight)
         if weight is part.weight:
-            return type(part).forward(part, x)  # type: ignore[no-any-return]
+            return type(part).forward(part, x)
         if isinstance(part, nn.Linear):
             return nn.functional.linear(x, weight, part.bias)
-        return part._conv_forward(x, weight, part.bias)  # type: ignore[no-any-return]
+        return part._conv_forward(x, weight, part.bias)
 
 
 def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:
