@@ -66,6 +66,15 @@ class LayerSite:
         bias = getattr(self.module, "bias", None)
         return bias if isinstance(bias, Tensor) else None
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is linear, or a convolution with only kernel, stride and zero padding."""
+        part = self.module
+        if not isinstance(part, nn.Conv1d | nn.Conv2d):
+            return isinstance(part, nn.Linear)
+        padded = part.padding_mode == "zeros" and not isinstance(part.padding, str)
+        return padded and part.groups == 1 and set(part.dilation) == {1}
+
     def mask(self, option: str, networks: tuple[int, ...] | None) -> Tensor | None:
         """(C, 1, 1): which networks of its stack are meant; None: all. `option` named them, for messages."""
         if networks is None:
@@ -90,8 +99,7 @@ class LayerSite:
             return Linear(weight.numpy(), bias[:, 0].numpy())
         if not isinstance(part, nn.Conv1d | nn.Conv2d):
             raise UserError(f"Layer '{self.name}' cannot be corrected: several networks share its input.")
-        plain = part.groups == 1 and set(part.dilation) == {1} and part.padding_mode == "zeros"
-        if not plain or isinstance(part.padding, str):
+        if not self.plain:
             raise UserError(f"Layer '{self.name}' cannot be corrected: it is not a plain convolution.")
         stride, padding = tuple(part.stride), tuple(part.padding)
         if isinstance(part, nn.Conv1d):  # a signal is an image of height 1
