@@ -168,8 +168,9 @@ def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple
     content = model.SerializeToString()
     errors = _compare(policy, form, content, job)
     counted = audit(content, _positions(policy))
-    measured = {"error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share}
-    measured |= {"states": len(states)}
+    measured = {
+        "error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share, "states": len(states),
+    }  # fmt: skip
     if correction and visited is not None:
         measured |= {"corrected_on": len(visited)}
     written = _sealed(model, policy, form, facts, correction, measured)
@@ -290,20 +291,19 @@ def _compare(policy: Policy, form: Form, model: bytes, job: Job) -> dict[str, An
         raise UserError("The exported policy outputs NaN or infinity for a state that it visits; choose more bits.")
     expected = policy.act_on(outputs, noise)
     errors = _errors(policy, actions, expected, outputs, noise)
-    exact = form.precision == "int8"
+    together = actions[:few]
+    if form.precision == "int8":
+        equal = np.array_equal(alone, together)
+    elif policy.head.discrete:  # up to the summation order of floating-point products of another shape
+        equal = float((alone == together).mean()) > 0.95
+    else:
+        equal = np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1))
     return {
         "error": float(errors.mean()),
         "error_max": float(errors.max()),
         "agreement": float((actions == expected).mean()) if policy.head.discrete else None,
-        "alone_equal": np.array_equal(alone, actions[:few]) if exact else _close(policy, alone, actions[:few]),
+        "alone_equal": equal,
     }
-
-
-def _close(policy: Policy, alone: NDArray[Any], together: NDArray[Any]) -> bool:
-    """Equal up to the summation order of floating-point products of another shape."""
-    if policy.head.discrete:
-        return float((alone == together).mean()) > 0.95
-    return bool(np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1)))
 
 
 def _errors(

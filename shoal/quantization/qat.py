@@ -51,8 +51,7 @@ class FakeLayer(Tap):
         self.low, self.high = (layer.weight.detach().new_zeros(count, 1, 1) for _ in range(2))
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
-        self._grid: Grid | None = None
-        self._grid_of: tuple[int, int, int] | None = None
+        self._grid: tuple[tuple[int, int, int], Grid] | None = None
         self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights by identity
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
@@ -80,10 +79,10 @@ class FakeLayer(Tap):
     def grid(self) -> Grid:
         """The grid of the input, with one scale per network: (C, 1, 1), or one number."""
         of = id(self.low), self.low._version, self.high._version  # changes with every in-place write
-        if self._grid is None or of != self._grid_of:
+        if self._grid is None or self._grid[0] != of:
             shape = self.low.shape if self.networks else ()
-            self._grid, self._grid_of = Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits), of
-        return self._grid
+            self._grid = of, Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits)
+        return self._grid[1]
 
     def weight_grid(self, weight: Tensor) -> Grid:
         """The grid of the weights, with one scale per output channel of each network."""
