@@ -146,5 +146,5 @@ def _sizes(spec: EnvSpec) -> str:
 
 def _without_quantizer(actors: Actors) -> Actors:
     actors = copy.deepcopy(actors)
-    actors.quantizer = None
+    actors.quantizers = None
     return actors

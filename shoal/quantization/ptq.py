@@ -22,7 +22,7 @@ from shoal.inference.correction import NOTHING, Correction, moved_bias, output_r
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import as_matrix
 from shoal.quantization.affine import simulate, stored_bytes
-from shoal.quantization.layers import LayerSite, Tap, attach, check_weights, detach_all, find_layers
+from shoal.quantization.layers import LayerSite, attach, check_weights, detach_all, find_layers
 from shoal.quantization.quantizer import Quantizer
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
@@ -80,8 +80,8 @@ class _Part:
         return narrow if self.mask is None else torch.where(self.mask, narrow, full)
 
 
-class _InputTap(Tap):
-    """Lets a function see and replace a layer's input."""
+class _InputQuantizer:
+    """Lets a function see and replace a layer's input; weights stay as they are."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -89,6 +89,10 @@ class _InputTap(Tap):
     def input(self, x: Tensor, frozen: bool) -> Tensor:
         """The function's result."""
         return self.function(x)
+
+    def weight(self, weight: Tensor) -> Tensor:
+        """The same."""
+        return weight
 
 
 def quantized(
@@ -139,7 +143,7 @@ def quantized(
         _correct(original, module, layers, correction, rounded, run)
     if any(part.inputs is not None for part in layers):
         for part in layers:
-            attach(part.layer, _InputTap(partial(rounded, part)))
+            attach(part.layer, _InputQuantizer(partial(rounded, part)))
     return module
 
 
@@ -178,10 +182,10 @@ def _correct(
 
     with torch.no_grad():
         for name, layer in originals.items():
-            attach(layer, _InputTap(partial(record, name)))
+            attach(layer, _InputQuantizer(partial(record, name)))
         run(full)
         for part in layers:
-            attach(part.layer, _InputTap(partial(correct, part)))
+            attach(part.layer, _InputQuantizer(partial(correct, part)))
         run(module)
     detach_all(module)
 
@@ -200,7 +204,7 @@ def calibrate(module: nn.Module, run: Run) -> Ranges:
         return x
 
     for layer in find_layers(module):
-        attach(layer, _InputTap(partial(observe, layer)))
+        attach(layer, _InputQuantizer(partial(observe, layer)))
     with torch.no_grad():
         run(module)
     return ranges

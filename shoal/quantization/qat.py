@@ -18,7 +18,7 @@ from shoal.errors import UserError, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
 from shoal.numerics.emulation.roles import mark_weight
-from shoal.quantization.layers import LayerSite, Tap, attach, attached, find_layers
+from shoal.quantization.layers import LayerSite, attach, attached, find_layers
 
 MOMENTUM = 0.01
 """Weight of a new mini-batch in the running range."""
@@ -39,7 +39,7 @@ class _StraightThrough(Function):
         return gradient, None
 
 
-class FakeLayer(Tap):
+class FakeLayer:
     """The quantizer of one layer: its input's running range, and the current scales of its weights."""
 
     def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:

@@ -113,7 +113,7 @@ def test_stacked_networks_are_quantized_independently(per_channel):
             h = h @ simulate(weight[i], quantizer, (1,) if per_channel else ()) + bias[i]
             h = h.relu() if k < 2 else h
         torch.testing.assert_close(small(x)[i], h, atol=1e-5, rtol=1e-5)
-    assert actors.quantizer is None
+    assert actors.quantizers is None
 
 
 def test_only_the_chosen_agents_are_quantized():
