@@ -101,9 +101,10 @@ def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
 
 def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
     """A value of the declared type; a ValueError, TypeError or KeyError if it is not one."""
-    choices = [choice for choice in _choices(hint) if choice is not NoneType]
-    if value is None and NoneType in _choices(hint):
+    allowed = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if value is None and NoneType in allowed:
         return None
+    choices = [choice for choice in allowed if choice is not NoneType]
     if is_dataclass(choices[0]):
         kind = {choice.__name__: choice for choice in choices}[value["type"]]
         hints = get_type_hints(kind)
@@ -126,10 +127,6 @@ def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
     if type(value) is (dict if origin is Mapping else hint):
         return value
     raise TypeError(value)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _plain(value: Any) -> Any:

@@ -240,11 +240,12 @@ def _played(
 def _file_bytes(policy: "TorchPolicy", quantizer: Quantizer | None, what: What, correction: Correction) -> int | None:
     """Bytes of the file that `shoal export` writes for such a width; None if it has no precision for it or refuses."""
     one_agent = policy.trained is not None and policy.trained_agents is not None  # has one file per agent
-    if one_agent or (exported_as := _exported_as(quantizer, what)) is None:
+    exported_as = _exported_as(quantizer, what)
+    if one_agent or exported_as is None:
         return None
     try:
         options = ExportOptions(*exported_as, correct_bias=correction.bias, rounding=correction.rounding)
-        return predicted_bytes(policy.portable().check(), options, policy.export_facts())
+        return predicted_bytes(policy.portable(), options, policy.export_facts())
     except UserError:  # a custom network can be quantized, but not every one can be exported
         return None
 

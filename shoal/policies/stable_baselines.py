@@ -53,9 +53,8 @@ class BaselinesPolicy(TorchPolicy):
         env = str(options.get("env") or "")
         if not env:
             raise UserError(f"`env` is missing: the zip '{self.name}' does not say which environment its model plays.")
-        self.config = world_config(
-            None, {**options, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, owner=""
-        )
+        named = {"env": f"gym:{env.removeprefix('gym:')}"}
+        self.config = world_config(None, {**options, **named}, trust=True, owner="")
         if model.channels is not None and (idle := sorted(options.keys() - {"env"})):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
