@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -44,6 +46,11 @@ def loaded(folder, name):
 
 
 NAMES = ("runs/hunt", "hunt.onnx", "drawn.onnx", "ppo.zip", "a2c.zip", "dqn.zip")
+
+
+def test_an_exported_file_is_loaded_and_played_without_torch(folder):
+    code = "import sys, shoal; shoal.load(sys.argv[1]).evaluate(1); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, str(folder / "hunt.onnx")], check=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
