@@ -160,7 +160,7 @@ def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple
         policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":
         largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
-        if largest > np.finfo(np.float16).max:
+        if largest > float(np.finfo(np.float16).max):
             raise UserError(
                 f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
             )
