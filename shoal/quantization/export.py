@@ -46,10 +46,12 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     spec, arrays, frozen = team.spec, team.rollout_arrays(), None
     if not isinstance(team, NativeTeam):  # only here torch is imported
         from shoal.algorithms.team import Team
-        from shoal.quantization.qat import frozen_layers
 
         assert isinstance(team, Team)
-        frozen = frozen_layers(team.rollout_actors, one_agent)
+        if team.rollout_actors.quantizers is not None:
+            from shoal.quantization.qat import frozen_layers
+
+            frozen = frozen_layers(team.rollout_actors, one_agent)
     layers = []
     for k, (weight, bias) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
         last = 2 * (k + 1) == len(arrays)
