@@ -41,7 +41,7 @@ def export(argv: list[str]) -> int:
     options = command.export
     options.check()
     path = output_file("out", command.out, ".onnx")
-    from shoal.policies.loading import check_loadable
+    from shoal.policies.trained import check_loadable
 
     check_loadable(command.policy, command.checkpoint)
     with progress_bar("shoal export", 2) as advance:
@@ -70,7 +70,7 @@ def export(argv: list[str]) -> int:
 
 def print_exports(exported: list["Exported"]) -> None:
     """The files, with the results of their checks."""
-    from shoal.policies.quantize import correction_words, no_smaller
+    from shoal.quantization.export import correction_words, no_smaller
 
     files = [
         {

@@ -56,7 +56,7 @@ def quantize(argv: list[str]) -> int:
     command = parse(QuantizeCommand, quantize, argv)
     check_range("seed", command.seed, 0, 2**62)
     check_range("episodes", command.episodes, 1, 10**7)
-    from shoal.policies.loading import check_loadable
+    from shoal.policies.trained import check_loadable
     from shoal.quantization.quantizer import WHAT, named_width
 
     options = command.style, not command.asymmetric, command.per_tensor

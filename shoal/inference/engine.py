@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_choice, check_range
 from shoal.inference.layers import Array, Conv2d
-from shoal.inference.policy import Actions, Policy
+from shoal.inference.policy import Actions, Draws, Policy
 
 EngineName = Literal["auto", "numba", "native", "onnx"]
 EnginePrecision = Literal["auto", "float32", "float16", "int8"]
@@ -50,25 +50,6 @@ class Engine(Protocol):
     def load(self, policy: Policy) -> None:
         """Replace the weights by others of the same shapes."""
         ...
-
-
-class Draws:
-    """Noise for policies that sample their actions, where the caller passes none."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def uniform(self, shape: tuple[int, ...]) -> Array:
-        """Uniform numbers in the open interval (0, 1)."""
-        return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
-
-    def gumbel(self, shape: tuple[int, ...]) -> Array:
-        """Standard Gumbel numbers."""
-        return -np.log(-np.log(self.uniform(shape)))
-
-    def normal(self, shape: tuple[int, ...]) -> Array:
-        """Standard normal numbers."""
-        return self._rng.standard_normal(shape, np.float32)
 
 
 def check_observation(policy: Policy, observation: NDArray[Any]) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, Engine, check_noise, make_engine
+from shoal.inference.engine import Engine, check_noise, make_engine
 from shoal.inference.layers import Array
-from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Policy
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Draws, Policy
 
 
 class Explorer:

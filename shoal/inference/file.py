@@ -17,22 +17,16 @@ import numpy as np
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.inference.engine import Draws
 from shoal.inference.form import ACTION, Ports
 from shoal.inference.layers import Array
-from shoal.inference.policy import FORMAT, Actions
+from shoal.inference.policy import FORMAT, Actions, Draws
 from shoal.inference.runtime import new_session, reason, session_options
 from shoal.system.memory import human_bytes
 
 MOST_BYTES = 2**31 - 1  # what an ONNX file can hold
 NEEDED = {
-    "agents": list,
-    "observation_sizes": list,
-    "action_sizes": list,
-    "discrete": bool,
-    "head": str,
-    "precision": str,
-}
+    "agents": list, "observation_sizes": list, "action_sizes": list, "discrete": bool, "head": str, "precision": str,
+}  # fmt: skip
 _KEY = b"shoal_sha256"
 _DIGITS = 64
 _BEFORE = bytes((0x72, len(_KEY) + _DIGITS + 4, 0x0A, len(_KEY))) + _KEY + bytes((0x12, _DIGITS))
@@ -76,14 +70,10 @@ class PolicyFile:
             self.agents, self.observation_size, self.action_size, self.discrete, self.facts["head"] == "categorical",
             tuple(self.facts.get("image") or ()),
         )  # fmt: skip
+        self.draws = self.ports.draws
         self._single = self.facts.get("batch") == 1
         self.noise = Draws(seed)
         self._check_graph()
-
-    @property
-    def draws(self) -> bool:
-        """Whether it samples its choices."""
-        return self.ports.draws
 
     def _check_graph(self) -> None:
         """Raise a `UserError` unless the graph's inputs and outputs match the file's metadata."""
@@ -101,9 +91,8 @@ class PolicyFile:
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
         """Choices (B, N), or boxes (B, N, A), for raw observations (B, N, O)."""
         if self._single and len(observation) > 1:
-            noises = [None] * len(observation) if noise is None else [noise[b : b + 1] for b in range(len(noise))]
-            rows = [self.act(observation[b : b + 1], noises[b]) for b in range(len(observation))]
-            return np.concatenate(rows)
+            rows = [slice(b, b + 1) for b in range(len(observation))]
+            return np.concatenate([self.act(observation[row], None if noise is None else noise[row]) for row in rows])
         if self.draws and noise is None:
             noise = self.noise.uniform((len(observation), self.agents, self.action_size))
         try:
@@ -144,16 +133,14 @@ class PolicyFile:
             ("actions", self.facts["action_sizes"], spec.action_sizes),
         ):
             if tuple(sizes) != tuple(expected):
+                ours, theirs = (", ".join(map(str, dict.fromkeys(each))) for each in (sizes, expected))
+                numbers = "number" if ours == "1" else "numbers"
                 raise UserError(
-                    f"'{self.path}' is a policy for {what} of {_numbers(sizes)}, but those of {spec.name} have "
-                    f"{_sizes(expected)}."
+                    f"'{self.path}' is a policy for {what} of {ours} {numbers}, but those of {spec.name} have {theirs}."
                 )
         if spec.discrete != self.discrete:
-            kinds = ("boxes", "choices")
-            raise UserError(
-                f"'{self.path}' is a policy for {kinds[self.discrete]}, but the actions of {spec.name} are "
-                f"{kinds[spec.discrete]}."
-            )
+            ours, theirs = ("choices", "boxes") if self.discrete else ("boxes", "choices")
+            raise UserError(f"'{self.path}' is a policy for {ours}, but the actions of {spec.name} are {theirs}.")
 
 
 def _read(path: Path) -> bytes:
@@ -196,14 +183,6 @@ def _whole(facts: Any) -> bool:
         return False
     numbers = all(type(number) is int and number > 0 for number in (*seen, *acted, *image, one_hot))
     return numbers and (not image or (len(image) == 3 and math.prod(image) == seen[0]))
-
-
-def _numbers(sizes: Any) -> str:
-    return "1 number" if set(sizes) == {1} else f"{_sizes(sizes)} numbers"
-
-
-def _sizes(sizes: Any) -> str:
-    return ", ".join(str(size) for size in dict.fromkeys(sizes))
 
 
 def sealed(model: bytes) -> bytes:

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
+from shoal.inference.engine import check_noise, check_observation, fitting, same_frame
 from shoal.inference.form import ACTION, OBSERVATION, Arrays, Form, Ports, named_arrays, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.grid import safe_bits
 from shoal.inference.layers import Array
 from shoal.inference.native_engine import unpack_codes
 from shoal.inference.options import ExportPrecision
-from shoal.inference.policy import Actions, Policy
+from shoal.inference.policy import Actions, Draws, Policy
 from shoal.inference.runtime import new_session, onnxruntime, session_options
 
 

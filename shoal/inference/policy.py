@@ -6,19 +6,13 @@ Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
 Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs, C channels.
 """
 
-import hashlib
-import json
 import math
-import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from shoal.envs.base import AgentSizes
@@ -34,10 +28,6 @@ LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
 """Bounds of the log standard deviations of Shoal's own Gaussian policies."""
 MASKED = -1e9
 """A logit of padded choices, which no softmax sees: exp underflows to exactly zero."""
-MAGIC, BYTES_FORMAT = b"shoal policy", 1
-HEADER = struct.Struct(f"<{len(MAGIC)}sI32s")
-TYPES = {"F32": np.float32, "I32": np.int32}
-Arrays = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,37 +177,17 @@ class Policy(AgentSizes):
         return self
 
     def to_bytes(self) -> bytes:
-        """The policy as bytes, to be sent or stored: no pickle, no code.
+        """The policy as bytes, to be sent or stored: no pickle, no code."""
+        from shoal.inference.policy_bytes import written
 
-        "shoal policy"   12 bytes
-        format           4 bytes, little-endian
-        SHA-256          32 bytes, of what follows; detects damage, not tampering
-        safetensors      the arrays; the text "policy" in its metadata is the rest as JSON, with the arrays' names
-        """
-        arrays: Arrays = {}
-        description = _taken_apart(self, "policy", arrays)
-        try:
-            text = json.dumps(description, default=_plain)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"The policy's metadata cannot be written as JSON: {error}.") from None
-        return sealed(safetensors.numpy.save(arrays, {"policy": text}))
+        return written(self)
 
     @staticmethod
     def from_bytes(data: bytes) -> "Policy":
-        """The policy that `to_bytes` wrote, validated; a `UserError` for any other bytes.
+        """The policy that `to_bytes` wrote, validated; a `UserError` for any other bytes."""
+        from shoal.inference.policy_bytes import read
 
-        Reading never allocates more than these bytes justify: every size in the JSON is compared with the arrays.
-        """
-        content = _opened(bytes(data))
-        try:
-            description, arrays = _parsed(content)
-            policy: Policy = _put_together(Policy, description, arrays)
-            whole = not arrays
-        except (safetensors.SafetensorError, ValueError, TypeError, KeyError, IndexError, RecursionError):
-            whole = False
-        if not whole:
-            raise UserError("The policy's bytes are damaged: their header cannot be read.")
-        return policy.check()
+        return read(data)
 
     def network_input(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64) -> NDArray[Any]:
         """(N, B, I): the input of the first layer."""
@@ -281,6 +251,25 @@ class Policy(AgentSizes):
         if not self.head.discrete:
             return np.asarray(actions, np.float32)
         return (np.arange(self.action_size) == np.asarray(actions)[..., None]).astype(np.float32)
+
+
+class Draws:
+    """Noise for policies that sample their actions, where the caller passes none."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Uniform numbers in the open interval (0, 1)."""
+        return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
+
+    def gumbel(self, shape: tuple[int, ...]) -> Array:
+        """Standard Gumbel numbers."""
+        return -np.log(-np.log(self.uniform(shape)))
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Standard normal numbers."""
+        return self._rng.standard_normal(shape, np.float32)
 
 
 def _check(policy: Policy) -> None:
@@ -350,87 +339,3 @@ def _check_widths(policy: Policy) -> None:
                 taken = counted(layer.weight.shape[1], "number")
                 raise UserError(f"Layer {k} of the policy takes {taken}, but is given {math.prod(seen)}.")
             seen = (layer.outputs,)
-
-
-def sealed(content: bytes) -> bytes:
-    """The content with magic number, format and checksum."""
-    return HEADER.pack(MAGIC, BYTES_FORMAT, hashlib.sha256(content).digest()) + content
-
-
-def _opened(data: bytes) -> bytes:
-    """The content, if its checksum matches."""
-    if len(data) < HEADER.size or not data.startswith(MAGIC):
-        raise UserError("The bytes are not a policy that Policy.to_bytes wrote.")
-    _, number, digest = HEADER.unpack_from(data)
-    if number != BYTES_FORMAT:
-        raise UserError(
-            f"The policy's bytes have format {number}, but this version of Shoal reads format {BYTES_FORMAT}."
-        )
-    content = data[HEADER.size :]
-    if hashlib.sha256(content).digest() != digest:
-        raise UserError("The policy's bytes are damaged (wrong checksum); fetch them again from their source.")
-    return content
-
-
-def _parsed(content: bytes) -> tuple[Any, Arrays]:
-    """The policy's description, and its arrays."""
-    size = int.from_bytes(content[:8], "little")
-    description = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["policy"])
-    arrays: Arrays = {}
-    for name, view in safetensors.deserialize(content):  # safetensors checks every size against the bytes
-        arrays[name] = np.frombuffer(view["data"], TYPES[view["dtype"]]).reshape(view["shape"]).copy()
-    return description, arrays
-
-
-def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:
-    """A value as JSON; arrays are collected separately, named by their position."""
-    if isinstance(value, np.ndarray):
-        arrays[name] = np.ascontiguousarray(value, np.float32 if value.dtype.kind == "f" else np.int32)
-        return name
-    if is_dataclass(value):
-        parts = [part.name for part in fields(value)]
-        described = {part: _taken_apart(getattr(value, part), f"{name}.{part}", arrays) for part in parts}
-        return {"type": type(value).__name__, **described}
-    if isinstance(value, tuple):
-        return [_taken_apart(element, f"{name}.{k}", arrays) for k, element in enumerate(value)]
-    return dict(value) if isinstance(value, Mapping) else value
-
-
-def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
-    """A value of the declared type; a ValueError, TypeError or KeyError if it is not one."""
-    choices = [choice for choice in _choices(hint) if choice is not NoneType]
-    if value is None and NoneType in _choices(hint):
-        return None
-    if is_dataclass(choices[0]):
-        kind = {choice.__name__: choice for choice in choices}[value["type"]]
-        hints = get_type_hints(kind)
-        if value.keys() != {"type", *hints}:
-            raise KeyError(kind.__name__)
-        return kind(**{name: _put_together(hints[name], value[name], arrays) for name in hints})
-    (hint,) = choices
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin is np.ndarray and arrays[value].dtype != np.float32:
-        raise TypeError(value)
-    if hint is Any or origin is np.ndarray:  # a grid's arrays may have either dtype
-        return arrays.pop(value)
-    if origin is tuple and isinstance(value, list):
-        each = inside[:1] * len(value) if inside[-1] is Ellipsis else inside
-        return tuple(_put_together(kind, element, arrays) for kind, element in zip(each, value, strict=True))
-    if origin is Literal and value in inside:
-        return value
-    if hint is float and type(value) is int:
-        return float(value)
-    if type(value) is (dict if origin is Mapping else hint):
-        return value
-    raise TypeError(value)
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-
-
-def _plain(value: Any) -> Any:
-    """numpy scalars as JSON numbers."""
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"it holds a value of type '{type(value).__name__}'")

@@ -8,7 +8,7 @@ Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of 
 K atoms.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,8 @@ from shoal.numerics.emulation.roles import emulating
 class JointCritics(nn.Module):
     """One critic (or a pair) per agent over the joint observations and actions."""
 
-    quantizer: LayerQuantizer | None = None
-    """What weights and input of the first layer go through; `rest` has its own for the others."""
+    quantizers: Mapping[int, LayerQuantizer] | None = None
+    """What weights and input of the first layer, 0, go through; `rest` has its own for the others."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class JointCritics(nn.Module):
                 "set first_layer to 'dense'."
             )
         first: Tensor = self.first.detach()
-        if self.quantizer is not None:  # number by number, so that quantized inputs differ in the own action alone, too
-            joint, own = self.quantizer.input(0, joint, True), self.quantizer.input(0, own, True)
-            first = self.quantizer.weight(0, first)
+        if self.quantizers is not None:  # number by number: quantized inputs differ in the own action alone, too
+            joint, own = self.quantizers[0].input(joint, True), self.quantizers[0].input(own, True)
+            first = self.quantizers[0].weight(first)
         z = self._first_layer(joint, first, self.first_bias.detach())  # (C, B, H)
         change = own - own_actions(joint, self.spec)  # (N, B, A)
         if self.heads > 1:
@@ -82,8 +82,8 @@ class JointCritics(nn.Module):
     def _forward(self, joint: Tensor, frozen: bool) -> Tensor:
         """Q of shared rows (B, J), or of rows of each agent's own (N, B, J)."""
         first, bias = (self.first.detach(), self.first_bias.detach()) if frozen else (self.first, self.first_bias)
-        if self.quantizer is not None:
-            joint, first = self.quantizer.input(0, joint, frozen), self.quantizer.weight(0, first)
+        if self.quantizers is not None:
+            joint, first = self.quantizers[0].input(joint, frozen), self.quantizers[0].weight(first)
         return self._after_first(self._first_layer(joint, first, bias), frozen)
 
     def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:

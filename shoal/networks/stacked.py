@@ -17,12 +17,12 @@ from shoal.networks.layout import Random, Widths, initial_layers
 class LayerQuantizer(Protocol):
     """What a layer's numbers go through before its products; gradients go straight past weights and inputs."""
 
-    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """The input of this layer (counted from 0), quantized; `frozen`: the network learns nothing from it."""
+    def input(self, x: Tensor, frozen: bool) -> Tensor:
+        """The layer's input, quantized; `frozen`: the network learns nothing from this pass."""
         ...
 
-    def weight(self, layer: int, weight: Tensor) -> Tensor:
-        """This layer's weights, quantized."""
+    def weight(self, weight: Tensor) -> Tensor:
+        """The layer's weights, quantized."""
         ...
 
 
@@ -34,8 +34,8 @@ def parameter(array: NDArray) -> nn.Parameter:
 class StackedMLP(nn.Module):
     """C multilayer perceptrons with ReLU between their layers, run together."""
 
-    quantizer: LayerQuantizer | None = None
-    """What weights and inputs of the layers go through; None: they are taken as they are."""
+    quantizers: Mapping[int, LayerQuantizer] | None = None
+    """What weights and inputs of the layers, counted from 0, go through; None: they are taken as they are."""
 
     def __init__(self, widths: Widths, random: Random) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class StackedMLP(nn.Module):
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
-        quantizer, frozen = self.quantizer, frozen or not torch.is_grad_enabled()
+        quantizers, frozen = self.quantizers, frozen or not torch.is_grad_enabled()
         parameters = [parameter.detach() for parameter in self.flat] if frozen else self.flat
         for k, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
             if k:
                 x = x.relu_()
-            if quantizer is not None:
-                x, weight = quantizer.input(k, x, frozen), quantizer.weight(k, weight)
+            if quantizers is not None:
+                x, weight = quantizers[k].input(x, frozen), quantizers[k].weight(weight)
             x = torch.baddbmm(bias, x, weight)
         return x
 

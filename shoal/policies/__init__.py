@@ -1,6 +1,6 @@
 """A trained policy, wherever it comes from: a run folder, a Stable-Baselines3 zip, an exported ONNX file.
 
-Start reading at `trained.py`: the interface. `loading.py` detects the kind of a path.
+Start reading at `trained.py`: the interface, and `load`.
 """
 
 from typing import TYPE_CHECKING
@@ -9,13 +9,12 @@ from shoal.lazy import lazy
 
 if TYPE_CHECKING:
     from shoal.policies.baselines_model import read_zip, to_policy
-    from shoal.policies.loading import load
-    from shoal.policies.trained import TrainedPolicy
+    from shoal.policies.trained import TrainedPolicy, load
 
 __all__ = ["TrainedPolicy", "load", "read_zip", "to_policy"]
 
 __getattr__ = lazy(
     "shoal.policies",
-    {"TrainedPolicy": "shoal.policies.trained", "load": "shoal.policies.loading"}
+    dict.fromkeys(("TrainedPolicy", "load"), "shoal.policies.trained")
     | dict.fromkeys(("read_zip", "to_policy"), "shoal.policies.baselines_model"),
 )

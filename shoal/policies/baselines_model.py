@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from shoal.errors import UserError, counted
-from shoal.inference.layers import BOUND, Activation, Array, Layer, Quantized
+from shoal.inference.layers import BOUND, Activation, Array, Layer
 from shoal.inference.policy import Head, Normaliser, Policy
 from shoal.policies.baselines_zip import (
     Algorithm,
@@ -54,6 +54,7 @@ ACTIVATIONS: dict[str, Activation] = {
 """Activation functions of `torch.nn` with their default parameters."""
 GELU_TANH = "functools.partial(<class 'torch.nn.modules.activation.GELU'>, approximate='tanh')"
 """How a zip names the other form of GELU."""
+Squash = Literal["tanh", "clip", "none"]
 SQUASHED = ("ddpg", "td3", "sac")
 """Algorithms whose means go through tanh to the box."""
 CLIPPED_MEANS = "actor.mu.0"
@@ -74,7 +75,7 @@ class Model:
     """Stable-Baselines3's name of each layer of the network."""
     log_std: Tensor | None = None
     """(A,) for a Gaussian policy; None for others, or if its deviations depend on the state."""
-    squash: Literal["tanh", "clip", "none"] = "none"
+    squash: Squash = "none"
     """How the means of a box are bounded: DDPG, TD3 and SAC squash them, A2C and PPO clip them."""
     scale_image: bool = False
     normaliser: Normaliser | None = None
@@ -95,18 +96,17 @@ class Model:
     @property
     def inputs(self) -> int | None:
         """Length of an observation; None for an image, whose size only the environment knows."""
-        if self.seen is not None:
-            return self.seen[0] if len(self.seen) == 1 else None
-        first = find_layers(self.network)[0].weight
-        return None if first.dim() == 4 else first.shape[1]
+        return self._shape[0] if len(self._shape) == 1 else None
 
     @property
     def channels(self) -> int | None:
         """C, for images."""
-        if self.seen is not None:
-            return self.seen[0] if len(self.seen) == 3 else None
-        first = find_layers(self.network)[0].weight
-        return first.shape[1] if first.dim() == 4 else None
+        return self._shape[0] if len(self._shape) == 3 else None
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """(I,), or three numbers for images, of which the first is C."""
+        return self.seen or tuple(find_layers(self.network)[0].weight.shape[1:])
 
     @property
     def actions(self) -> int:
@@ -117,26 +117,6 @@ class Model:
     def discrete(self) -> bool:
         """Whether actions are choices."""
         return self.squash == "none"
-
-    def check_deviations(self) -> None:
-        """Refuse deviations that do not fit the actions."""
-        if self.log_std is None:
-            return
-        check_finite(f"'log_std' in '{self.path}'", self.log_std)
-        if self.log_std.shape != (self.actions,):
-            raise UserError(
-                f"'log_std' in '{self.path}' has the shape {tuple(self.log_std.shape)}, but its model's actions have "
-                f"({self.actions},): it is damaged."
-            )
-
-    def check_normaliser(self) -> None:
-        """Refuse a normaliser for observations of another size."""
-        if self.normaliser is not None and self.inputs != (size := self.normaliser.mean.shape[1]):
-            seen = "images" if self.inputs is None else counted(self.inputs, "number")
-            raise UserError(
-                f"The normaliser is for observations of {counted(size, 'number')}, but the model in '{self.path}' sees "
-                f"{seen}."
-            )
 
 
 def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | None = None) -> Model:
@@ -152,13 +132,23 @@ def read_zip(path: Path | str, trust: bool = False, normaliser: Normaliser | Non
     else:
         model = _built(path, algorithm, data, tensors)
     check_weights(model.network)
-    model.check_deviations()
-    model = replace(model, normaliser=normaliser, **_trained_quantized(path, data))
+    if model.log_std is not None:
+        check_finite(f"'log_std' in '{path}'", model.log_std)
+        if model.log_std.shape != (model.actions,):
+            raise UserError(
+                f"'log_std' in '{path}' has the shape {tuple(model.log_std.shape)}, but its model's actions have "
+                f"({model.actions},): it is damaged."
+            )
     model = replace(
-        model, saw_normalised=saw_normalised(data, algorithm), saw_outside=saw_outside(data),
+        model, normaliser=normaliser, saw_normalised=saw_normalised(data, algorithm), saw_outside=saw_outside(data),
         logged_returns=logged_returns(data), action_bounds=space_bounds(data, "action_space"),
+        **_trained_quantized(path, data),
     )  # fmt: skip
-    model.check_normaliser()
+    if normaliser is not None and model.inputs != (size := normaliser.mean.shape[1]):
+        seen = "images" if model.inputs is None else counted(model.inputs, "number")
+        raise UserError(
+            f"The normaliser is for observations of {counted(size, 'number')}, but the model in '{path}' sees {seen}."
+        )
     return model
 
 
@@ -223,18 +213,26 @@ def _built(path: Path, algorithm: Algorithm, data: Mapping[str, Any], tensors: M
         if name != names[-1]:
             layers.append(nn.ReLU() if ".linear." in name else MODULES[activation]())  # the one after the convolutions
     if algorithm == "sac" and names[-1] == CLIPPED_MEANS:  # also the only layer of a TD3 without hidden ones
-        _check_bound(path, settings)
+        if (bound := settings.get("clip_mean", BOUND)) != BOUND:
+            raise UserError(
+                f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be "
+                "read without running the zip's code; `trust=True` runs it, but it cannot be exported."
+            )
         layers.append(MODULES["clip-2"]())
     _check_widths(path, names, tensors)
-    sde = bool(data.get("use_sde"))
-    squash: Literal["tanh", "clip", "none"] = "clip" if "log_std" in tensors else "none"
-    if algorithm in SQUASHED or (squash == "clip" and str(settings.get("squash_output")) == "True"):
-        squash = "tanh"
     return Model(
         str(path), algorithm, nn.Sequential(*layers).eval(), tuple(names),
-        log_std=None if sde or "log_std" not in tensors else tensors["log_std"], squash=squash,
+        log_std=None if data.get("use_sde") else tensors.get("log_std"),
+        squash=squash_of(algorithm, "log_std" in tensors, str(settings.get("squash_output")) == "True"),
         scale_image=bool(convolutions) and str(settings.get("normalize_images", True)) == "True",
     )  # fmt: skip
+
+
+def squash_of(algorithm: Algorithm, gaussian: bool, squashed: bool) -> Squash:
+    """How an algorithm bounds its means; `squashed`: the policy's own setting, which only Gaussian ones have."""
+    if algorithm in SQUASHED or (gaussian and squashed):
+        return "tanh"
+    return "clip" if gaussian else "none"
 
 
 def _filled(layer: nn.Linear | nn.Conv2d, weight: Tensor, bias: Tensor) -> nn.Module:
@@ -259,15 +257,6 @@ def _activation(path: Path, algorithm: Algorithm, settings: Mapping[str, Any]) -
             "`trust=True` runs it, but it cannot be exported."
         )
     return ACTIVATIONS[short]
-
-
-def _check_bound(path: Path, settings: Mapping[str, Any]) -> None:
-    """Refuse means that SAC with gSDE clips to another bound than its default."""
-    if (bound := settings.get("clip_mean", BOUND)) != BOUND:
-        raise UserError(
-            f"The model in '{path}' clips its mean actions to ±{bound} (clip_mean), but only {BOUND} and 0 can be read "
-            "without running the zip's code; `trust=True` runs it, but it cannot be exported."
-        )
 
 
 def _layer_names(path: Path, algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -373,12 +362,10 @@ def trained_network(model: Model) -> nn.Module | None:
 def _described(model: Model, shape: tuple[int, ...]) -> tuple[Layer, ...]:
     """The network's layers without torch, in execution order; `shape` is that of one observation."""
     trained, sites = trained_network(model), {site.module: site for site in find_layers(model.network)}
-    frozen: dict[nn.Module, Quantized] = {}
-    if trained is not None:
-        frozen = dict(zip(sites, frozen_layers(trained) or (), strict=True))
+    frozen = {} if trained is None else dict(zip(sites, frozen_layers(trained) or (), strict=True))
     layers: list[Layer] = []
     for part in _order(model.network, torch.zeros(1, *shape)):
-        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and _usual(part)):
+        if part in sites and sites[part].plain and not isinstance(part, nn.Conv1d):
             layers.append(replace(sites[part].portable(), activation="none", quantized=frozen.get(part)))
         elif layers and (activation := _known(part)) is not None:
             layers[-1] = replace(layers[-1], activation=activation)
@@ -397,12 +384,6 @@ def _order(network: nn.Module, observation: Tensor) -> list[nn.Module]:
     for hook in hooks:
         hook.remove()
     return ran
-
-
-def _usual(part: nn.Conv2d) -> bool:
-    """Whether the convolution has only kernel, stride and zero padding."""
-    plain = part.padding_mode == "zeros" and not isinstance(part.padding, str)
-    return plain and part.groups == 1 and tuple(part.dilation) == (1, 1)
 
 
 def _known(part: nn.Module) -> Activation | None:

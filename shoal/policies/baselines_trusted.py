@@ -6,7 +6,7 @@ policy may do something else, so both are compared on the same observations.
 
 import warnings
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 from torch import Tensor, nn
 
 from shoal.errors import UserError, install
-from shoal.policies.baselines_model import SQUASHED, Model
+from shoal.policies.baselines_model import SQUASHED, Model, squash_of
 from shoal.policies.baselines_zip import Algorithm
 from shoal.quantization.layers import find_layers
 
@@ -54,14 +54,12 @@ def load_trusted(path: Path, algorithm: Algorithm) -> Model:
         raise UserError(f"Stable-Baselines3 cannot load '{path}': {_reason(error)}.") from error
     network = nn.Sequential(*parts.values()).eval()
     log_std = getattr(policy, "log_std", None)
-    squash: Literal["tanh", "clip", "none"] = "none" if log_std is None else "clip"
-    if algorithm in SQUASHED or (log_std is not None and policy.squash_output):
-        squash = "tanh"
     space = policy.observation_space
     image = is_image_space(space)
     model = Model(
         str(path), algorithm, network, _names(network, list(parts)),
-        log_std=None if log_std is None or loaded.use_sde else log_std.detach(), squash=squash,
+        log_std=None if log_std is None or loaded.use_sde else log_std.detach(),
+        squash=squash_of(algorithm, log_std is not None, getattr(policy, "squash_output", False)),
         scale_image=image and policy.normalize_images,
         seen=tuple(space.shape) if image else (get_flattened_obs_dim(space),),
     )  # fmt: skip
@@ -82,9 +80,7 @@ def _parts(policy: Any, algorithm: Algorithm) -> dict[str, nn.Module]:
     if algorithm == "dqn":
         return {"q_net.features_extractor": policy.q_net.features_extractor, "q_net.q_net": policy.q_net.q_net}
     if algorithm == "sac":
-        actor = policy.actor
-        names = ("features_extractor", "latent_pi", "mu")
-        return {f"actor.{name}": getattr(actor, name) for name in names}
+        return {f"actor.{name}": getattr(policy.actor, name) for name in ("features_extractor", "latent_pi", "mu")}
     if algorithm in ("ddpg", "td3"):
         means = policy.actor.mu[:-1]  # without the last Tanh: it is the squash
         return {"actor.features_extractor": policy.actor.features_extractor, "actor.mu": means}

@@ -104,10 +104,10 @@ def _tensors(path: Path, stored: bytes) -> dict[str, Tensor]:
         raise damaged from None
     if not isinstance(tensors, dict) or not all(isinstance(value, Tensor) for value in tensors.values()):
         raise UserError(f"'policy.pth' in '{path}' does not hold a model's tensors.")
-    for tensor in tensors.values():
-        dense = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.is_complex()
-        if not dense:
-            raise damaged
+    if any(
+        value.layout != torch.strided or value.device.type != "cpu" or value.is_complex() for value in tensors.values()
+    ):
+        raise damaged
     if sum(4 * tensor.numel() for tensor in tensors.values()) > MOST_SHOWN * (len(stored) + 2**20):
         raise damaged  # entries that are expanded many times, but stored once
     return {str(name): tensor.detach().float() for name, tensor in tensors.items()}
@@ -126,7 +126,8 @@ def algorithm_of(path: Path, data: Mapping[str, Any], tensors: Mapping[str, Tens
         return "sac"
     if any(name.startswith("actor.mu.") for name in tensors):  # DDPG is TD3 without its tricks
         return "ddpg" if (data.get("policy_delay"), data.get("target_noise_clip")) == (1, 0) else "td3"
-    raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {_some(tensors)}), but only {READ}.")
+    some = ", ".join([*tensors][:3]) + ", …" * (len(tensors) > 3) or "none"
+    raise UserError(f"'{path}' is a model of an unknown algorithm (its tensors are {some}), but only {READ}.")
 
 
 def check_spaces(path: Path, data: Mapping[str, Any]) -> None:
@@ -138,11 +139,6 @@ def check_spaces(path: Path, data: Mapping[str, Any]) -> None:
             raise UserError(
                 f"The model in '{path}' has {what}s of the space {name}, but only {', '.join(known)} are supported."
             )
-
-
-def _some(tensors: Mapping[str, Tensor]) -> str:
-    names = list(tensors)
-    return ", ".join(names[:3]) + (", …" if len(names) > 3 else "") if names else "none"
 
 
 def plain(data: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -55,7 +55,20 @@ def read_normaliser(path: Path, trust: bool = False) -> Normaliser:
     except Exception as error:  # three libraries, each with its own errors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"'{path}' cannot be read as a normaliser: {reason.rstrip('.')}.") from None
-    return _normaliser(entries, path)
+    if missing := {"mean", "var"} - entries.keys():
+        raise UserError(f"'{path}' has no '{min(missing)}': a normaliser file needs mean and var.")
+    try:
+        mean, var = (np.asarray(entries[name], np.float32).reshape(1, -1) for name in ("mean", "var"))
+        epsilon, clip = float(entries.get("epsilon", 1e-8)), float(entries.get("clip", 10.0))
+    except (TypeError, ValueError):
+        raise UserError(f"'{path}' is not a normaliser: mean, var, epsilon and clip must be numbers.") from None
+    finite = mean.shape == var.shape and np.isfinite(mean).all() and np.isfinite(var).all()
+    if not finite or not ((var >= 0) & (var + np.float32(epsilon) > 0)).all() or not clip > 0:
+        raise UserError(
+            f"'{path}' is not a normaliser: mean and var must be finite and of equal length, var not negative, "
+            "and var + epsilon and clip must be positive."
+        )
+    return Normaliser(mean, var, epsilon, clip)
 
 
 def normaliser_beside(path: Path, env: str) -> Path | None:
@@ -102,23 +115,6 @@ def statistics_of(venv: Any) -> dict[str, Any]:
     if isinstance(moments := venv.obs_rms, dict):
         raise ValueError("it is for dictionary observations")
     return {"mean": moments.mean, "var": moments.var, "epsilon": venv.epsilon, "clip": venv.clip_obs}
-
-
-def _normaliser(entries: dict[str, Any], path: Path) -> Normaliser:
-    if missing := {"mean", "var"} - entries.keys():
-        raise UserError(f"'{path}' has no '{min(missing)}': a normaliser file needs mean and var.")
-    try:
-        mean, var = (np.asarray(entries[name], np.float32).reshape(1, -1) for name in ("mean", "var"))
-        epsilon, clip = float(entries.get("epsilon", 1e-8)), float(entries.get("clip", 10.0))
-    except (TypeError, ValueError):
-        raise UserError(f"'{path}' is not a normaliser: mean, var, epsilon and clip must be numbers.") from None
-    finite = mean.shape == var.shape and np.isfinite(mean).all() and np.isfinite(var).all()
-    if not finite or not ((var >= 0) & (var + np.float32(epsilon) > 0)).all() or not clip > 0:
-        raise UserError(
-            f"'{path}' is not a normaliser: mean and var must be finite and of equal length, var not negative, "
-            "and var + epsilon and clip must be positive."
-        )
-    return Normaliser(mean, var, epsilon, clip)
 
 
 class MissingNormaliser:

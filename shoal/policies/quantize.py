@@ -5,6 +5,7 @@ precision, on which activation ranges are calibrated, too.
 Shape letters: E copies, B rows, N agents, O observation, A action, U outputs.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,9 @@ from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
 from shoal.policies.torch_policy import Thinned, equal_actions
 from shoal.policies.trained import Array
-from shoal.quantization.export import predicted_bytes
+from shoal.quantization.export import correction_words, no_smaller, predicted_bytes
 from shoal.quantization.layers import check_weights, find_layers
-from shoal.quantization.ptq import Edge, Plan, calibrate, model_bytes, quantized
+from shoal.quantization.ptq import Edge, ModelQuantizer, calibrate, model_bytes, quantized
 from shoal.quantization.quantizer import Quantizer, What, Width
 from shoal.results import Column, Figure, Panel, Result, Series, Table, Value
 from shoal.training.evaluation import play
@@ -125,12 +126,12 @@ class WidthSweep:
             if not correction or corrects(correction, width.quantizer, what)
         ]
 
-    def plan(self, quantizer: Quantizer, what: What) -> Plan:
+    def plan(self, quantizer: Quantizer, what: What) -> ModelQuantizer:
         """How a width is quantized; activations have one scale per tensor, and a zero point in the standard style."""
         edge: Edge = (self.edges.quantizer or "full") if self.edges else None
         weights = None if what == "activations" else quantizer
         inputs = None if what == "weights" else dataclasses.replace(quantizer, symmetric=False, per_channel=False)
-        return Plan(weights, inputs, edge, edge, self.dynamic, self.agents)
+        return ModelQuantizer(weights, inputs, edge, edge, self.dynamic, self.agents)
 
 
 def corrects(correction: Correction, quantizer: Quantizer, what: What) -> bool:
@@ -166,9 +167,8 @@ def sweep(policy: "TorchPolicy", settings: WidthSweep, advance: Advance | None =
     states = visited.array()
     policy.notice(states, played[0])
     full = FullPrecision(played[0], states, policy.outputs(states, policy.network))
-    size = model_bytes(policy.played_network, Plan())
-    record = _record(policy, full, "float32", 32, "none", played, full.outputs, size)
-    records = [dataclasses.replace(record, file_bytes=_file_bytes(policy, None, "weights", NOTHING))]
+    file = _file_bytes(policy, None, "weights", NOTHING)
+    records = [_record(policy, full, "float32", 32, "none", played, full.outputs, ModelQuantizer(), file)]
     failed = []
     try:
         for record in _narrow_records(policy, settings, tell, full):
@@ -187,16 +187,15 @@ def _narrow_records(
     policy: "TorchPolicy", settings: WidthSweep, tell: Advance, full: FullPrecision
 ) -> Iterator[WidthRecord]:
     def measured(
-        network: nn.Module, name: str, bits: int, what: str, plan: Plan, doing: str, file_bytes: int | None
+        network: nn.Module, name: str, bits: int, what: str, plan: ModelQuantizer, doing: str, file_bytes: int | None
     ) -> WidthRecord:
-        played = _played(policy, network, settings, tell, f"{name}{doing}")
-        outputs, size = policy.outputs(full.states, network), model_bytes(policy.played_network, plan)
-        record = _record(policy, full, name, bits, what, played, outputs, size)
-        return dataclasses.replace(record, file_bytes=file_bytes)
+        played, outputs = _played(policy, network, settings, tell, name + doing), policy.outputs(full.states, network)
+        return _record(policy, full, name, bits, what, played, outputs, plan, file_bytes)
 
     if policy.trained is not None and policy.trained_bits is not None:
         quantizer = Quantizer(policy.trained_bits, per_channel=True)
-        plan, file = Plan(quantizer, networks=policy.trained_agents), _file_bytes(policy, quantizer, "weights", NOTHING)
+        plan = ModelQuantizer(quantizer, networks=policy.trained_agents)
+        file = _file_bytes(policy, quantizer, "weights", NOTHING)
         yield measured(policy.trained, quantizer.label, quantizer.bits, "trained", plan, " (trained)", file)
     ranges = None if settings.dynamic else calibrate(policy.network, lambda net: policy.head(net, full.states))
     visited = policy.visited() if any(correction for *_, correction in settings.narrow) else None
@@ -212,13 +211,14 @@ def _narrow_records(
 
 def _record(
     policy: "TorchPolicy", full: FullPrecision, name: str, bits: int, what: str, played: tuple[float, float],
-    outputs: Tensor, size: int,
+    outputs: Tensor, plan: ModelQuantizer, file_bytes: int | None,
 ) -> WidthRecord:  # fmt: skip
     equal = equal_actions(policy.actions(full.outputs), policy.actions(outputs), policy.spec)
     divergence = policy.divergence(full.outputs, outputs)
     error = (full.return_mean - played[0]) / abs(full.return_mean) if full.return_mean else None
     kl = None if divergence is None else float(divergence.mean())
-    return WidthRecord(name, bits, what, *played, error, float(equal.mean()), kl, size + policy.overhead)
+    size = model_bytes(policy.played_network, plan) + policy.overhead
+    return WidthRecord(name, bits, what, *played, error, float(equal.mean()), kl, size, file_bytes)
 
 
 def _played(
@@ -226,28 +226,26 @@ def _played(
     visited: Thinned | None = None,
 ) -> tuple[float, float]:  # fmt: skip
     """Mean return and the half-width of its interval."""
-    env = policy.make_env(min(settings.episodes, policy.most_copies), settings.seed)
 
     def act(observation: Array) -> Array:
         if visited is not None:
             visited.add(observation)
         return policy.actions(policy.outputs(observation, network))
 
-    try:
+    with contextlib.closing(policy.make_env(min(settings.episodes, policy.most_copies), settings.seed)) as env:
         result = play(env, act, settings.episodes, lambda count: advance(count, doing))
-    finally:
-        env.close()
     return result.mean, result.ci95
 
 
 def _file_bytes(policy: "TorchPolicy", quantizer: Quantizer | None, what: What, correction: Correction) -> int | None:
     """Bytes of the file that `shoal export` writes for such a width; None if it has no precision for it or refuses."""
     one_agent = policy.trained is not None and policy.trained_agents is not None  # has one file per agent
-    if one_agent or (exported_as := _exported_as(quantizer, what)) is None:
+    exported_as = _exported_as(quantizer, what)
+    if one_agent or exported_as is None:
         return None
     try:
         options = ExportOptions(*exported_as, correct_bias=correction.bias, rounding=correction.rounding)
-        return predicted_bytes(policy.portable().check(), options, policy.export_facts())
+        return predicted_bytes(policy.portable(), options, policy.export_facts())
     except UserError:  # a custom network can be quantized, but not every one can be exported
         return None
 
@@ -331,15 +329,6 @@ def _larger_files(records: list[WidthRecord]) -> list[str]:
     return list(larger.values())
 
 
-def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
-    """The sentence about a file that saves nothing."""
-    name = f"{bits}-bit packed" if precision == "packed" else precision
-    return (
-        f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
-        f"({float32:,} bytes): for a network this small, graph and metadata decide."
-    )
-
-
 def _cells(record: WidthRecord, digits: int) -> dict[Column, Value]:
     mean, half = record.return_mean, _known(record.return_ci95)
     return {
@@ -380,12 +369,6 @@ def weights_panel(layer: WeightHistogram) -> Panel:
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)
     return Panel(f"{layer.layer}  ({shape})", "", [Series("weights", list(layer.counts), "steps", edges)], "weight")
-
-
-def correction_words(bias: bool, rounding: str) -> str:
-    """What was corrected, in words."""
-    parts = ["bias"] * bias + ["rounding"] * (rounding != "nearest")
-    return " and ".join(parts) or "–"
 
 
 def _line(record: WidthRecord) -> str:

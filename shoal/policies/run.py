@@ -55,9 +55,9 @@ class RunPolicy(TorchPolicy):
 
     def __init__(self, team: Team, config: TrainConfig, folder: Path) -> None:
         self.team, self.config, self.folder = team, config, absolute(folder)
-        self.name, self.spec = str(folder), team.spec
-        self.agents, self.observation_size = team.spec.agents, team.spec.observation_size
-        self.action_size = team.spec.action_size
+        self.name, self.algorithm, self.spec = str(folder), config.algorithm, team.spec
+        self.agents, self.discrete = team.spec.agents, team.spec.discrete
+        self.observation_size, self.action_size = team.spec.observation_size, team.spec.action_size
         actors = team.rollout_actors
         self.network = _without_quantizer(actors)
         precision = team.precision
@@ -67,11 +67,6 @@ class RunPolicy(TorchPolicy):
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
         self._player = acting_team(team, config)
         self._noise = self._player.random_state()
-
-    @property
-    def algorithm(self) -> str:
-        """The run's."""
-        return self.config.algorithm
 
     @property
     def played_network(self) -> nn.Module:
@@ -151,5 +146,5 @@ def _sizes(spec: EnvSpec) -> str:
 
 def _without_quantizer(actors: Actors) -> Actors:
     actors = copy.deepcopy(actors)
-    actors.quantizer = None
+    actors.quantizers = None
     return actors

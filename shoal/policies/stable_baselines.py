@@ -12,8 +12,7 @@ from torch import Tensor
 
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
-from shoal.inference.engine import Draws
-from shoal.inference.policy import Head, Policy
+from shoal.inference.policy import Draws, Head, Policy
 from shoal.policies.baselines_model import Model, read_zip, to_policy, trained_network
 from shoal.policies.normaliser import MissingNormaliser, read_normaliser
 from shoal.policies.torch_policy import (
@@ -50,13 +49,12 @@ class BaselinesPolicy(TorchPolicy):
         self, model: Model, options: Mapping[str, Any], warn: Callable[[str], None] = lambda sentence: None
     ) -> None:
         """`options`: its environment, with or without the prefix gym:, and the user's other options for it."""
-        self.model, self.name = model, model.path
+        self.model, self.name, self.algorithm = model, model.path, model.algorithm
         env = str(options.get("env") or "")
         if not env:
             raise UserError(f"`env` is missing: the zip '{self.name}' does not say which environment its model plays.")
-        self.config = world_config(
-            None, {**options, "env": env if env.startswith("gym:") else f"gym:{env}"}, trust=True, owner=""
-        )
+        named = {"env": f"gym:{env.removeprefix('gym:')}"}
+        self.config = world_config(None, {**options, **named}, trust=True, owner="")
         if model.channels is not None and (idle := sorted(options.keys() - {"env"})):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
@@ -66,7 +64,7 @@ class BaselinesPolicy(TorchPolicy):
         self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
         self.modes = (True, False) if self._draws_actions else (True,)
         world = self.make_env()  # checked before anything is played
-        self.spec = world.spec
+        self.spec, self.discrete = world.spec, world.spec.discrete
         world.close()
         self.observation_size, self.action_size = self.spec.observation_size, self.spec.action_size
         self.reseed(0)
@@ -75,11 +73,6 @@ class BaselinesPolicy(TorchPolicy):
         self._missing = MissingNormaliser(model, self.env.removeprefix("gym:"), warn)
         self._missing.check_files()
         self._check_bounds(warn)
-
-    @property
-    def algorithm(self) -> str:
-        """The model's."""
-        return self.model.algorithm
 
     def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
         if act is None or self._missing.silent:

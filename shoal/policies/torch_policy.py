@@ -3,6 +3,7 @@
 Shape letters: B rows, N agents, O observation, A action, U outputs.
 """
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,11 +72,6 @@ class TorchPolicy(TrainedPolicy):
         return self.config.env
 
     @property
-    def discrete(self) -> bool:  # type: ignore[override]
-        """Whether actions are choices."""
-        return self.spec.discrete
-
-    @property
     def played_network(self) -> nn.Module:
         """The network without outputs that its most likely actions do not need."""
         return self.network
@@ -117,15 +113,14 @@ class TorchPolicy(TrainedPolicy):
 
     def visited(self, seed: int = 0) -> Array:
         """(B, N, O): states that it visits in full precision with its most likely actions, for corrections."""
-        env = self.make_env(VISITED_COPIES, seed)
-        count, steps = VISITED, VISITED
-        if not self.linear_only:
-            count, steps = VISITED_IMAGES, 2 * VISITED_IMAGES  # successive images are alike
+        # successive images are alike
+        count, steps = (VISITED, VISITED) if self.linear_only else (VISITED_IMAGES, 2 * VISITED_IMAGES)
 
         def act(observation: Array) -> Array:
             return self.actions(self.outputs(observation, self.network))
 
-        return collect_states(env, act, np.random.default_rng(seed), steps // VISITED_COPIES, count)
+        env, rng = self.make_env(VISITED_COPIES, seed), np.random.default_rng(seed)
+        return collect_states(env, act, rng, steps // VISITED_COPIES, count)
 
     @torch.inference_mode()
     def outputs(self, observation: Array, network: nn.Module | None = None) -> Tensor:
@@ -249,14 +244,12 @@ class TorchPolicy(TrainedPolicy):
 
 def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
     """(B, N, O): states of `env` while `act` plays this many steps; closes the world."""
-    observation = env.reset()
-    states = [observation.copy()]
-    try:
+    with contextlib.closing(env):
+        observation = env.reset()
+        states = [observation.copy()]
         for _ in range(steps):
             observation = env.step(act(observation)).observation
             states.append(observation.copy())
-    finally:
-        env.close()
     whole = np.concatenate(states)
     return whole[rng.choice(len(whole), min(count, len(whole)), replace=False)]
 
@@ -306,8 +299,6 @@ def choices_kl(logits: Tensor, others: Tensor) -> Tensor:
 
 def gaussians_kl(mean: Tensor, deviation: Tensor, other_mean: Tensor, other_deviation: Tensor) -> Tensor:
     """KL of one-dimensional Gaussians, entry by entry, from the first to the second."""
-    mean, deviation, other_mean, other_deviation = (
-        value.double() for value in (mean, deviation, other_mean, other_deviation)
-    )
-    ratio = deviation / other_deviation
-    return 0.5 * (ratio.square() + ((mean - other_mean) / other_deviation).square() - 1) - ratio.log()
+    mean, other_mean, wide = mean.double(), other_mean.double(), other_deviation.double()
+    ratio = deviation.double() / wide
+    return 0.5 * (ratio.square() + ((mean - other_mean) / wide).square() - 1) - ratio.log()

@@ -1,11 +1,17 @@
-"""What every trained policy can do (act, and be evaluated in its world), and exported ONNX files, which need no torch.
+"""What every trained policy can do (act, and be evaluated in its world), and loading one from a path.
 
-Policies with torch weights are in `torch_policy.py`; `loading.py` tells which kind a path holds.
+Exported ONNX files are here, too; policies with torch weights are in `torch_policy.py`, and torch is imported only for
+run folders and zips.
 
 Shape letters: E copies, N agents, O observation, A action.
 """
 
+import contextlib
 import dataclasses
+import os
+import sys
+import warnings
+import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -20,7 +26,7 @@ from shoal.errors import UserError, counted, names_checked, printable, whole_num
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
 from shoal.training.evaluation import Evaluation, build_env, play, random_act
-from shoal.trust import check_trusted
+from shoal.trust import check_trusted, env_name
 
 if TYPE_CHECKING:
     from shoal.policies.quantize import WidthTable
@@ -43,6 +49,7 @@ class TrainedPolicy(ABC):
     Attributes:
         kind: run, zip or onnx.
         name: the path that it was loaded from.
+        algorithm: the algorithm that it was trained with, such as ppo; empty if that is unknown.
         precision: float32, or the precision of an exported file.
         agents: number of agents, N.
         observation_size: length of the longest observation, O.
@@ -54,6 +61,7 @@ class TrainedPolicy(ABC):
 
     kind: PolicyKind
     name: str
+    algorithm: str
     precision: str = "float32"
     agents: int
     observation_size: int
@@ -70,11 +78,6 @@ class TrainedPolicy(ABC):
     @abstractmethod
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Make copies of its world; a `UserError` if the policy does not fit it."""
-
-    @property
-    @abstractmethod
-    def algorithm(self) -> str:
-        """The algorithm that it was trained with, such as ppo; empty if that is unknown."""
 
     @abstractmethod
     def respond(self, observation: Array, deterministic: bool) -> Array:
@@ -185,11 +188,8 @@ class TrainedPolicy(ABC):
     ) -> Evaluation:
         whole_number("episodes", episodes, 1, 10**7)
         whole_number("seed", seed, 0, 2**62)
-        env = self.make_env(min(episodes, self.most_copies), seed)
-        try:
+        with contextlib.closing(self.make_env(min(episodes, self.most_copies), seed)) as env:
             return play(env, act or random_act(env.spec, seed), episodes, advance)
-        finally:
-            env.close()
 
 
 class ExportedPolicy(TrainedPolicy):
@@ -204,6 +204,7 @@ class ExportedPolicy(TrainedPolicy):
         check_threads(threads)
         self.file = PolicyFile(path, threads)
         self.name, self.precision = str(path), self.file.precision
+        self.algorithm = str(self.file.facts.get("algorithm") or "")
         self.agents, self.action_size = self.file.agents, self.file.action_size
         self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
         self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
@@ -225,18 +226,21 @@ class ExportedPolicy(TrainedPolicy):
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
         """Its world, with vector observations or flattened images."""
-        env = self._pixels(copies, seed) if self.image else build_env(self.config, copies, seed, stagger=False)
+        env: VectorEnv
+        if self.image:
+            from shoal.envs.pixels import make_pixels
+
+            env, shape = make_pixels(self.env, self.image[0], copies, seed)
+        else:
+            env, shape = build_env(self.config, copies, seed, stagger=False), None
         try:
+            if shape is not None and list(shape) != self.image:
+                raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
             self.file.check_fits(env.spec)
         except UserError:
             env.close()
             raise
         return env
-
-    @property
-    def algorithm(self) -> str:
-        """The one that the file names."""
-        return str(self.file.facts.get("algorithm") or "")
 
     @property
     def _env_named(self) -> str:
@@ -248,19 +252,9 @@ class ExportedPolicy(TrainedPolicy):
 
     def reseed(self, seed: int) -> None:
         """Reseed the noise of sampled choices."""
-        from shoal.inference.engine import Draws  # here, because it imports numba
+        from shoal.inference.policy import Draws  # here, because it imports numba
 
         self.file.noise = Draws(seed)
-
-    def _pixels(self, copies: int, seed: int) -> VectorEnv:
-        from shoal.envs.pixels import make_pixels
-
-        assert self.image is not None
-        env, shape = make_pixels(self.env, self.image[0], copies, seed)
-        if list(shape) != list(self.image):
-            env.close()
-            raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
-        return env
 
 
 def world_settings(config: TrainConfig) -> dict[str, Any]:
@@ -289,3 +283,89 @@ def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: st
     unasked = {name: "" if name in options else str(settings.get(name) or "") for name in ("env", "env_options")}
     check_trusted(owner, unasked["env"], unasked["env_options"], trust)
     return TrainConfig(**{**settings, **options, "env": env}).checked()
+
+
+def kind_of(path: str) -> PolicyKind:
+    """The kind of policy at a path; a `UserError` if there is nothing."""
+    if os.path.isdir(path):
+        return "run"
+    if not os.path.exists(path):  # False also for invalid file names
+        raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
+    if not os.path.isfile(path):  # a pipe would wait for its other end
+        raise UserError(f"'{path}' is not a regular file.")
+    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
+
+
+def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
+    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
+    kind = kind_of(path)
+    if kind == "run":
+        from shoal.training.saved_team import check_run
+
+        check_run(Path(path), checkpoint)
+    elif checkpoint != "last":
+        raise UserError(f"`checkpoint` is for run folders, but '{path}' is not one.")
+    return kind
+
+
+def warn_caller(sentence: str) -> None:
+    """Warn with the line of code outside this package that led here."""
+    package, level, frame = str(Path(__file__).parents[1]), 1, sys._getframe()
+    while frame.f_code.co_filename.startswith(package) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(sentence, stacklevel=level)
+
+
+@names_checked
+def load(
+    path: str | os.PathLike[str],
+    env: str | Callable[..., Any] = "",
+    *,
+    agents: int | None = None,
+    episode_length: int | None = None,
+    env_options: str = "",
+    env_workers: int | None = None,
+    normaliser: str = "",
+    threads: int | None = None,
+    checkpoint: str | int = "last",
+    trust: bool = False,
+    warn: Callable[[str], None] = warn_caller,
+) -> TrainedPolicy:
+    """Load the trained policy in a run folder, a Stable-Baselines3 zip or an exported ONNX file.
+
+    Args:
+        path: run folder, zip or ONNX file.
+        env: world to play in, by its name or as a class or function; empty: its own. A zip needs one, e.g. CartPole-v1.
+        agents: number of agents, where the world supports several; None: as in training.
+        episode_length: steps per episode; None: as in training, or the environment's own limit.
+        env_options: the environment's constructor arguments as a JSON object.
+        env_workers: processes that share the copies of a slow environment in evaluations, with the same results; None:
+            this process alone. For PettingZoo, Gymnasium and dm_control.
+        normaliser: a zip's observation normaliser (VecNormalize) as .npz or .safetensors; as .pkl only with `trust`.
+        threads: ONNX Runtime threads; for exported files only.
+        checkpoint: a run's newest weights (`last`), those with its best evaluation (`best`), or a snapshot's episode.
+        trust: allow running third-party code that the path names or contains; not needed for a run's own environment
+            where the run was trained by the same user on this machine.
+        warn: called with warnings about damaged or doubtful files.
+
+    """
+    path = os.fspath(path)
+    kind = check_loadable(path, str(checkpoint))
+    options = {
+        "env": env_name(env), "agents": agents, "episode_length": episode_length, "env_options": env_options,
+        "env_workers": env_workers,
+    }  # fmt: skip
+    options = {name: value for name, value in options.items() if value not in (None, "")}
+    if normaliser and kind != "zip":
+        raise UserError(f"`normaliser` is for Stable-Baselines3 zips, but '{path}' is not one.")
+    if threads is not None and kind != "onnx":
+        raise UserError(f"`threads` is for exported files, but '{path}' is not one.")
+    if kind == "onnx":
+        return ExportedPolicy(Path(path), options, 1 if threads is None else threads, trust)
+    if kind == "run":
+        from shoal.policies.run import load_run
+
+        return load_run(Path(path), options, trust, warn, str(checkpoint))
+    from shoal.policies.stable_baselines import load_zip
+
+    return load_zip(Path(path), options, normaliser, trust, warn)

@@ -10,7 +10,7 @@ from shoal.lazy import lazy
 if TYPE_CHECKING:
     from shoal.quantization.affine import Codes, codes, simulate
     from shoal.quantization.callback import QatCallback
-    from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
+    from shoal.quantization.ptq import ModelQuantizer, Plan, calibrate, model_bytes, quantized
     from shoal.quantization.qat import Qat
     from shoal.quantization.quantizer import Quantizer, Scheme
 else:
@@ -18,13 +18,14 @@ else:
         __name__,
         dict.fromkeys(("Codes", "codes", "simulate"), "shoal.quantization.affine")
         | dict.fromkeys(("Quantizer", "Scheme"), "shoal.quantization.quantizer")
-        | dict.fromkeys(("Plan", "calibrate", "model_bytes", "quantized"), "shoal.quantization.ptq")
+        | dict.fromkeys(("ModelQuantizer", "Plan", "calibrate", "model_bytes", "quantized"), "shoal.quantization.ptq")
         | dict.fromkeys(("read_zip", "to_policy"), "shoal.policies")
         | {"Qat": "shoal.quantization.qat", "QatCallback": "shoal.quantization.callback"},
     )
 
 __all__ = [
     "Codes",
+    "ModelQuantizer",
     "Plan",
     "Qat",
     "QatCallback",

@@ -17,9 +17,7 @@ from torch import Tensor
 
 from shoal.errors import UserError
 from shoal.inference.grid import Grid, fields, value_range
-from shoal.quantization.quantizer import Quantizer
-
-HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+from shoal.quantization.quantizer import HALVES, Quantizer
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,11 @@ def simulate(
 ) -> Tensor:
     """Quantize and dequantize a tensor; `ranges` are its (low, high), by default taken from the tensor itself."""
     if quantizer.format is not None:
-        return _in_format(x, quantizer.format)
+        if quantizer.format in HALVES:
+            return _finite(x, getattr(torch, quantizer.format)).to(x.dtype)
+        from shoal.numerics import quantize
+
+        return quantize(x.contiguous(), quantizer.format, overflow="saturate").to(x.dtype)
     low, high = value_range(x, keep) if ranges is None else ranges
     grid = Grid.of_range(low, high, quantizer.bits, quantizer.kind)
     narrow = _finite(grid.round(x.double()), x.dtype)
@@ -83,13 +85,3 @@ def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
     """The values in this dtype, clamped to its largest finite number."""
     most = torch.finfo(dtype).max
     return values.clamp(-most, most).to(dtype)
-
-
-def _in_format(x: Tensor, name: str) -> Tensor:
-    """Round to a number format, saturating at its largest value."""
-    if name in HALVES:
-        most = torch.finfo(HALVES[name]).max
-        return x.clamp(-most, most).to(HALVES[name]).to(x.dtype)
-    from shoal.numerics import quantize
-
-    return quantize(x.contiguous(), name, overflow="saturate").to(x.dtype)

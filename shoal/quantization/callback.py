@@ -41,7 +41,13 @@ class QatCallback(BaseCallback):
     def _on_training_start(self) -> None:
         if self.qat is None:  # a second `learn` continues with the ranges of the first
             self.qat = Qat({"policy": self.model.policy}, self.bits, self.delay, wanted=self._wanted, targets=TARGETS)
-            self._go_on()
+            before = getattr(self.model, KEY, None)
+            if before and before["bits"] == self.bits:  # a loaded model that was trained with this callback
+                if before["on"]:
+                    self.qat.on.fill_(1)
+                for name, (low, high) in before["ranges"].items():
+                    if (layer := self.qat.layers.get(f"policy.{name}")) is not None:
+                        layer.set_range(low, high)
         self.keep()
 
     def _wanted(self, name: str) -> bool:
@@ -75,14 +81,3 @@ class QatCallback(BaseCallback):
         }
         call = self.model.start_time  # a later `learn` without this callback makes the stored ranges stale
         setattr(self.model, KEY, {"bits": self.bits, "on": bool(self.qat.on), "learn": call, "ranges": ranges})
-
-    def _go_on(self) -> None:
-        """Restore the ranges of a loaded model that was trained with this callback, and its quantization."""
-        before = getattr(self.model, KEY, None)
-        if not before or before["bits"] != self.bits or self.qat is None:
-            return
-        if before["on"]:
-            self.qat.on.fill_(1)
-        for name, (low, high) in before["ranges"].items():
-            if (layer := self.qat.layers.get(f"policy.{name}")) is not None:
-                layer.set_range(low, high)

@@ -6,6 +6,7 @@ Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,13 +20,12 @@ from shoal.algorithms.base import BaseTeam
 from shoal.algorithms.native import NativeTeam
 from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, calibrated, corrected
-from shoal.inference.engine import Draws
 from shoal.inference.file import PolicyFile, sealed
 from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, build, set_facts
-from shoal.inference.layers import Array, Conv2d, Linear, Quantized
+from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
-from shoal.inference.policy import Exploration, Head, Policy
+from shoal.inference.policy import Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
@@ -43,8 +43,15 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
 
     Layers trained with quantization are frozen to their grids: for all agents, even if only `one_agent` was.
     """
-    spec, arrays = team.spec, team.rollout_arrays()
-    frozen = None if isinstance(team, NativeTeam) else _frozen_layers(team, one_agent)
+    spec, arrays, frozen = team.spec, team.rollout_arrays(), None
+    if not isinstance(team, NativeTeam):  # only here torch is imported
+        from shoal.algorithms.team import Team
+
+        assert isinstance(team, Team)
+        if team.rollout_actors.quantizers is not None:
+            from shoal.quantization.qat import frozen_layers
+
+            frozen = frozen_layers(team.rollout_actors, one_agent)
     layers = []
     for k, (weight, bias) in enumerate(zip(arrays[::2], arrays[1::2], strict=True)):
         last = 2 * (k + 1) == len(arrays)
@@ -65,18 +72,6 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
     )
-
-
-def _frozen_layers(team: BaseTeam, one_agent: bool) -> list[Quantized] | None:
-    """The grids that a team in torch was trained with; see `frozen_layers`. Only here torch is imported."""
-    from shoal.algorithms.team import Team
-
-    assert isinstance(team, Team)
-    if team.rollout_actors.quantizer is None:
-        return None
-    from shoal.quantization.qat import frozen_layers
-
-    return frozen_layers(team.rollout_actors, one_agent)
 
 
 @dataclass(frozen=True)
@@ -128,7 +123,8 @@ class Job(NamedTuple):
 def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
     """One file per agent. `frozen_agent`: the only one that stays on its grids; None: all do."""
     policy, path = whole.policy, whole.path
-    paths = [path.with_name(f"{path.stem}-{file_name(agent)}{path.suffix}") for agent in policy.agent_names]
+    names = [re.sub(r"[^\w.-]", "-", agent) for agent in policy.agent_names]  # what a file name can have
+    paths = [path.with_name(f"{path.stem}-{name}{path.suffix}") for name in names]
     if len(set(paths)) < len(paths):
         raise UserError("Two agents of the team would share a file: their names differ only in special characters.")
     jobs = []
@@ -143,16 +139,11 @@ def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
     return jobs
 
 
-def file_name(agent: str) -> str:
-    """An agent's name without characters that a file name cannot have."""
-    return "".join(letter if letter.isalnum() or letter in "_-." else "-" for letter in agent)
-
-
 def write(jobs: list[Job], options: ExportOptions, facts: Mapping[str, Any]) -> list[Exported]:
     """Write all files of an export, or none if one of them does not play like PyTorch."""
     results = [checked(job, options, facts) for job in jobs]
-    for job, (_, content) in zip(jobs, results, strict=True):
-        write_whole(job.path, content, "the policy")
+    for exported, content in results:
+        write_whole(Path(exported.path), content, "the policy")
     return [exported for exported, _ in results]
 
 
@@ -170,13 +161,18 @@ def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple
     if correction and visited is not None:
         policy = corrected(policy, visited, form.bits, correction, by_rows=precision == "int8")
     if precision == "float16":
-        refuse_too_large(policy)
+        largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
+        if largest > float(np.finfo(np.float16).max):
+            raise UserError(
+                f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
+            )
     model = build(policy, form)
     content = model.SerializeToString()
     errors = _compare(policy, form, content, job)
     counted = audit(content, _positions(policy))
-    measured = {"error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share}
-    measured |= {"states": len(states)}
+    measured = {
+        "error": errors["error"], "agreement": errors["agreement"], "int8_share": counted.share, "states": len(states),
+    }  # fmt: skip
     if correction and visited is not None:
         measured |= {"corrected_on": len(visited)}
     written = _sealed(model, policy, form, facts, correction, measured)
@@ -259,15 +255,6 @@ def refuse_other_network(policy: Policy, job: Job) -> None:
         )
 
 
-def refuse_too_large(policy: Policy) -> None:
-    """Refuse weights beyond float16's largest number, 65,504."""
-    largest = max(float(np.abs(layer.weight).max()) for layer in policy.layers)
-    if largest > float(np.finfo(np.float16).max):
-        raise UserError(
-            f"The policy has a weight of {largest:.3g}, but float16 reaches only 65504; choose another precision."
-        )
-
-
 def refuse_if_wrong(exported: Exported) -> None:
     """Raise a `UserError` for an export that does not play like its original."""
     if not exported.error <= exported.tolerance:
@@ -306,20 +293,19 @@ def _compare(policy: Policy, form: Form, model: bytes, job: Job) -> dict[str, An
         raise UserError("The exported policy outputs NaN or infinity for a state that it visits; choose more bits.")
     expected = policy.act_on(outputs, noise)
     errors = _errors(policy, actions, expected, outputs, noise)
-    exact = form.precision == "int8"
+    together = actions[:few]
+    if form.precision == "int8":
+        equal = np.array_equal(alone, together)
+    elif policy.head.discrete:  # up to the summation order of floating-point products of another shape
+        equal = float((alone == together).mean()) > 0.95
+    else:
+        equal = np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1))
     return {
         "error": float(errors.mean()),
         "error_max": float(errors.max()),
         "agreement": float((actions == expected).mean()) if policy.head.discrete else None,
-        "alone_equal": np.array_equal(alone, actions[:few]) if exact else _close(policy, alone, actions[:few]),
+        "alone_equal": equal,
     }
-
-
-def _close(policy: Policy, alone: NDArray[Any], together: NDArray[Any]) -> bool:
-    """Equal up to the summation order of floating-point products of another shape."""
-    if policy.head.discrete:
-        return float((alone == together).mean()) > 0.95
-    return bool(np.allclose(alone, together, rtol=1e-3, atol=1e-3 * float(np.ptp(together) or 1)))
 
 
 def _errors(
@@ -343,3 +329,21 @@ def _errors(
     chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
     spread = best - lowest
     return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
+
+
+# In words -------------------------------------------------------------------------------------------------------------
+
+
+def correction_words(bias: bool, rounding: str) -> str:
+    """What was corrected, in words."""
+    parts = ["bias"] * bias + ["rounding"] * (rounding != "nearest")
+    return " and ".join(parts) or "–"
+
+
+def no_smaller(precision: str, bits: int, file: int, weights: int, float32: int) -> str:
+    """The sentence about a file that saves nothing."""
+    name = f"{bits}-bit packed" if precision == "packed" else precision
+    return (
+        f"The {name} file ({file:,} bytes, {weights:,} of them weights) is not smaller than the float32 one "
+        f"({float32:,} bytes): for a network this small, graph and metadata decide."
+    )

@@ -1,9 +1,9 @@
 """Layers of any torch module that can be quantized: finding them, and attaching quantizers, without editing the module.
 
 Linear, Conv1d, Conv2d and our stacks. A layer knows which axes of its weights are networks (stacked ones are
-quantized separately, as each agent could be deployed alone) and which are channels. A `Tap` sits at one layer and sees
-the operands of its product. Shoal's own layers call their stack's quantizer; the `forward` of a Linear or a
-convolution is replaced.
+quantized separately, as each agent could be deployed alone) and which are channels. A quantizer sits at one layer and
+replaces the operands of its product. Shoal's own layers call theirs; the `forward` of a Linear or a convolution is
+replaced.
 Shape letters: C networks in a stack, I inputs, U outputs, J joint.
 """
 
@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from shoal.errors import UserError
+from shoal.errors import UserError, check_range
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks import JointCritics, StackedMLP
+from shoal.networks.stacked import LayerQuantizer
 from shoal.quantization.affine import check_finite
 from shoal.quantization.quantizer import Quantizer
 
@@ -66,6 +67,29 @@ class LayerSite:
         bias = getattr(self.module, "bias", None)
         return bias if isinstance(bias, Tensor) else None
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is linear, or a convolution with only kernel, stride and zero padding."""
+        part = self.module
+        if not isinstance(part, nn.Conv1d | nn.Conv2d):
+            return isinstance(part, nn.Linear)
+        padded = part.padding_mode == "zeros" and not isinstance(part.padding, str)
+        return padded and part.groups == 1 and set(part.dilation) == {1}
+
+    def mask(self, option: str, networks: tuple[int, ...] | None) -> Tensor | None:
+        """(C, 1, 1): which networks of its stack are meant; None: all. `option` named them, for messages."""
+        if networks is None:
+            return None
+        if not isinstance(self.module, StackedMLP):
+            raise UserError(
+                f"Layer '{self.name}' is not that of a single agent: only stacks of actors can be quantized per agent."
+            )
+        mask = torch.zeros(len(self.weight), 1, 1, dtype=torch.bool, device=self.weight.device)
+        for network in networks:
+            check_range(option, network, 0, len(mask) - 1)
+            mask[network] = True
+        return mask
+
     def portable(self) -> Layer:
         """The layer without torch and without its activation."""
         part, weight = self.module, self.weight.detach().cpu()
@@ -76,8 +100,7 @@ class LayerSite:
             return Linear(weight.numpy(), bias[:, 0].numpy())
         if not isinstance(part, nn.Conv1d | nn.Conv2d):
             raise UserError(f"Layer '{self.name}' cannot be corrected: several networks share its input.")
-        plain = part.groups == 1 and set(part.dilation) == {1} and part.padding_mode == "zeros"
-        if not plain or isinstance(part.padding, str):
+        if not self.plain:
             raise UserError(f"Layer '{self.name}' cannot be corrected: it is not a plain convolution.")
         stride, padding = tuple(part.stride), tuple(part.padding)
         if isinstance(part, nn.Conv1d):  # a signal is an image of height 1
@@ -140,76 +163,45 @@ def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
     return []
 
 
-class Tap:
-    """Sees the operands of one layer's products, and may replace them; this one leaves them unchanged."""
-
-    def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """Transform the layer's input; `frozen`: the network does not learn from this pass."""
-        return x
-
-    def weight(self, weight: Tensor) -> Tensor:
-        """Transform the layer's weights."""
-        return weight
-
-
-class StackTaps:
-    """The quantizer of a stacked network: one tap per layer."""
-
-    def __init__(self) -> None:
-        self.taps: dict[int, Tap] = {}
-
-    def input(self, layer: int, x: Tensor, frozen: bool) -> Tensor:
-        """Transform this layer's input."""
-        return self.taps[layer].input(x, frozen)
-
-    def weight(self, layer: int, weight: Tensor) -> Tensor:
-        """Transform this layer's weights."""
-        return self.taps[layer].weight(weight)
-
-
-class TappedForward:
+class QuantizedForward:
     """Replaces the `forward` of a Linear or a convolution."""
 
-    def __init__(self, part: nn.Module, tap: Tap) -> None:
-        self.part, self.tap = part, tap
+    def __init__(self, part: nn.Module, quantizer: LayerQuantizer) -> None:
+        self.part, self.quantizer = part, quantizer
 
     def __call__(self, x: Tensor) -> Tensor:
         part: Any = self.part
-        x = self.tap.input(x, frozen=not torch.is_grad_enabled())
-        weight = self.tap.weight(part.weight)
+        x = self.quantizer.input(x, frozen=not torch.is_grad_enabled())
+        weight = self.quantizer.weight(part.weight)
         if weight is part.weight:
-            y: Tensor = type(part).forward(part, x)
-        elif isinstance(part, nn.Linear):
-            y = nn.functional.linear(x, weight, part.bias)
-        else:
-            y = part._conv_forward(x, weight, part.bias)
-        return y
+            return type(part).forward(part, x)
+        if isinstance(part, nn.Linear):
+            return nn.functional.linear(x, weight, part.bias)
+        return part._conv_forward(x, weight, part.bias)
 
 
-def attach(layer: LayerSite, tap: Tap) -> Callable[[], None]:
-    """Attach a tap to a layer; returns a function that detaches it."""
+def attach(layer: LayerSite, quantizer: LayerQuantizer) -> Callable[[], None]:
+    """Attach a quantizer to a layer; returns a function that detaches it."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):
-        taps = part.quantizer if isinstance(part.quantizer, StackTaps) else StackTaps()
-        taps.taps[layer.number] = tap
-        part.quantizer = taps
-        return lambda: setattr(part, "quantizer", None)
-    setattr(part, "forward", TappedForward(part, tap))  # noqa: B010
+        part.quantizers = {**(part.quantizers or {}), layer.number: quantizer}
+        return lambda: setattr(part, "quantizers", None)
+    setattr(part, "forward", QuantizedForward(part, quantizer))  # noqa: B010
     return lambda: delattr(part, "forward")
 
 
-def attached(layer: LayerSite) -> Tap | None:
-    """The tap attached to a layer, if any."""
+def attached(layer: LayerSite) -> LayerQuantizer | None:
+    """The quantizer attached to a layer, if any."""
     part = layer.module
     if isinstance(part, StackedMLP | JointCritics):
-        return part.quantizer.taps.get(layer.number) if isinstance(part.quantizer, StackTaps) else None
-    return getattr(part.__dict__.get("forward"), "tap", None)
+        return (part.quantizers or {}).get(layer.number)
+    return getattr(part.__dict__.get("forward"), "quantizer", None)
 
 
 def detach_all(module: nn.Module) -> None:
-    """Detach all taps from a module."""
+    """Detach all quantizers from a module."""
     for part in module.modules():
         if isinstance(part, StackedMLP | JointCritics):
-            part.quantizer = None
-        elif isinstance(part.__dict__.get("forward"), TappedForward):
+            part.quantizers = None
+        elif isinstance(part.__dict__.get("forward"), QuantizedForward):
             delattr(part, "forward")

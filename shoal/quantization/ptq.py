@@ -1,7 +1,7 @@
 """Post-training quantization of a copy of any torch module: weights, activations or both.
 
     ranges = calibrate(model, lambda model: model(states))
-    small = quantized(model, Plan(weights=Quantizer(4), activations=Quantizer(8, symmetric=False)), ranges)
+    small = quantized(model, ModelQuantizer(weights=Quantizer(4), activations=Quantizer(8, symmetric=False)), ranges)
     small = quantized(model, plan, ranges, Correction(), lambda model: model(states))       # with its biases corrected
 
 Quantization is simulated: every weight and every layer's input is quantized and dequantized, the products are float32.
@@ -17,13 +17,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, moved_bias, output_rounded
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import as_matrix
-from shoal.networks import StackedMLP
 from shoal.quantization.affine import simulate, stored_bytes
-from shoal.quantization.layers import LayerSite, Tap, attach, check_weights, detach_all, find_layers
+from shoal.quantization.layers import LayerSite, attach, check_weights, detach_all, find_layers
 from shoal.quantization.quantizer import Quantizer
 
 Ranges = dict[str, tuple[Tensor, Tensor]]
@@ -35,8 +34,8 @@ Run = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is quantized, and how."""
+class ModelQuantizer:
+    """What of a model is quantized, and how."""
 
     weights: Quantizer | None = None
     """None: full precision."""
@@ -54,20 +53,20 @@ class Plan:
     def of_layer(self, number: int, layers: int) -> tuple[Quantizer | None, Quantizer | None]:
         """The quantizers of a layer's weights and input; the first and last layers may have another width."""
         weights, inputs = self.weights, self.activations
-        edge = self.last if number == layers - 1 else None
-        if number == 0 and self.first is not None:
-            edge = self.first
+        edge = (self.first if number == 0 else None) or (self.last if number == layers - 1 else None)
         if edge is None:
             return weights, inputs
         if edge == "full":
             return None, None
-        if inputs is not None:
-            inputs = replace(edge, symmetric=inputs.symmetric, per_channel=inputs.per_channel)
-        return None if weights is None else edge, inputs
+        return weights and edge, inputs and replace(edge, symmetric=inputs.symmetric, per_channel=inputs.per_channel)
+
+
+Plan = ModelQuantizer
+"""Its name in version 0.2.0."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Planned:
+class _Part:
     """A layer, and how it is quantized."""
 
     layer: LayerSite
@@ -78,11 +77,11 @@ class _Planned:
 
     def chosen(self, narrow: Tensor, full: Tensor) -> Tensor:
         """The quantized values of selected networks, the full-precision ones of the others; both (C, …)."""
-        return narrow if self.mask is None else torch.where(self.mask.to(full.device), narrow, full)
+        return narrow if self.mask is None else torch.where(self.mask, narrow, full)
 
 
-class _InputTap(Tap):
-    """Lets a function see and replace a layer's input."""
+class _InputQuantizer:
+    """Lets a function see and replace a layer's input; weights stay as they are."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         self.function = function
@@ -91,10 +90,14 @@ class _InputTap(Tap):
         """The function's result."""
         return self.function(x)
 
+    def weight(self, weight: Tensor) -> Tensor:
+        """The same."""
+        return weight
+
 
 def quantized(
     module: nn.Module,
-    plan: Plan,
+    plan: ModelQuantizer,
     ranges: Ranges | None = None,
     correction: Correction = NOTHING,
     run: Run | None = None,
@@ -111,7 +114,7 @@ def quantized(
     """
     check_weights(module)
     original, module = module, _plain_copy(module)
-    layers = _planned(module, plan)
+    layers = _parts(module, plan)
     if not layers:
         raise UserError(
             "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
@@ -125,7 +128,7 @@ def quantized(
         if inputs is not None and inputs.format is None and not plan.dynamic and layer.name not in (ranges or {}):
             raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
 
-    def rounded(part: _Planned, x: Tensor) -> Tensor:
+    def rounded(part: _Part, x: Tensor) -> Tensor:
         """A layer's input as the quantized module sees it."""
         if part.inputs is None:
             return x
@@ -140,16 +143,16 @@ def quantized(
         _correct(original, module, layers, correction, rounded, run)
     if any(part.inputs is not None for part in layers):
         for part in layers:
-            attach(part.layer, _InputTap(partial(rounded, part)))
+            attach(part.layer, _InputQuantizer(partial(rounded, part)))
     return module
 
 
 def _correct(
     original: nn.Module,
     module: nn.Module,
-    layers: list[_Planned],
+    layers: list[_Part],
     correction: Correction,
-    rounded: Callable[[_Planned, Tensor], Tensor],
+    rounded: Callable[[_Part, Tensor], Tensor],
     run: Run,
 ) -> None:
     """Correct every layer of the quantized module when its input arrives, in one pass: those before it are done."""
@@ -161,7 +164,7 @@ def _correct(
         inputs.setdefault(name, x.detach().clone())
         return x
 
-    def correct(part: _Planned, x: Tensor) -> Tensor:
+    def correct(part: _Part, x: Tensor) -> Tensor:
         layer, weights, x = part.layer, part.weights, rounded(part, x)
         before = inputs.pop(layer.name, None)
         if before is None or layer.bias is None:  # used a second time, or nothing to move
@@ -179,10 +182,10 @@ def _correct(
 
     with torch.no_grad():
         for name, layer in originals.items():
-            attach(layer, _InputTap(partial(record, name)))
+            attach(layer, _InputQuantizer(partial(record, name)))
         run(full)
         for part in layers:
-            attach(part.layer, _InputTap(partial(correct, part)))
+            attach(part.layer, _InputQuantizer(partial(correct, part)))
         run(module)
     detach_all(module)
 
@@ -201,15 +204,15 @@ def calibrate(module: nn.Module, run: Run) -> Ranges:
         return x
 
     for layer in find_layers(module):
-        attach(layer, _InputTap(partial(observe, layer)))
+        attach(layer, _InputQuantizer(partial(observe, layer)))
     with torch.no_grad():
         run(module)
     return ranges
 
 
-def model_bytes(module: nn.Module, plan: Plan) -> int:
+def model_bytes(module: nn.Module, plan: ModelQuantizer) -> int:
     """Bytes of all parameters when stored: packed codes with their scales, everything else in float32."""
-    layers = _planned(module, plan)
+    layers = _parts(module, plan)
     numbers = sum(parameter.numel() for parameter in module.parameters())
     total = 4 * (numbers - sum(part.layer.weight.numel() for part in layers))
     for part in layers:
@@ -220,27 +223,13 @@ def model_bytes(module: nn.Module, plan: Plan) -> int:
     return total
 
 
-def _planned(module: nn.Module, plan: Plan) -> list[_Planned]:
+def _parts(module: nn.Module, plan: ModelQuantizer) -> list[_Part]:
     """The layers of a module, and how each is quantized."""
     layers = find_layers(module)
     return [
-        _Planned(layer, *plan.of_layer(number, len(layers)), _mask(layer, plan.networks))
+        _Part(layer, *plan.of_layer(number, len(layers)), layer.mask("networks", plan.networks))
         for number, layer in enumerate(layers)
     ]
-
-
-def _mask(layer: LayerSite, networks: tuple[int, ...] | None) -> Tensor | None:
-    """(C, 1, 1): which networks of the layer's stack are quantized; None: all."""
-    if networks is None:
-        return None
-    if not isinstance(layer.module, StackedMLP):
-        raise UserError(
-            f"Layer '{layer.name}' is not that of a single agent: only stacks of actors can be quantized per agent."
-        )
-    count = layer.weight.shape[0]
-    for network in networks:
-        check_range("networks", network, 0, count - 1)
-    return torch.isin(torch.arange(count), torch.tensor(networks, dtype=torch.long)).view(-1, 1, 1)
 
 
 def _plain_copy(module: nn.Module) -> nn.Module:

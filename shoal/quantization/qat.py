@@ -17,9 +17,8 @@ from torch.autograd import Function
 from shoal.errors import UserError, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
-from shoal.networks import StackedMLP
 from shoal.numerics.emulation.roles import mark_weight
-from shoal.quantization.layers import LayerSite, Tap, attach, attached, find_layers
+from shoal.quantization.layers import LayerSite, attach, attached, find_layers
 
 MOMENTUM = 0.01
 """Weight of a new mini-batch in the running range."""
@@ -40,27 +39,19 @@ class _StraightThrough(Function):
         return gradient, None
 
 
-class FakeLayer(Tap):
+class FakeLayer:
     """The quantizer of one layer: its input's running range, and the current scales of its weights."""
 
     def __init__(self, layer: LayerSite, bits: int, on: Tensor, only: int | None = None) -> None:
         """`only`: the one network of a stack that is quantized; None: all."""
         check_range("bits", bits, LEAST_QAT_BITS, MOST_QAT_BITS)
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
+        self.only, self.chosen = only, layer.mask("qat_agent", None if only is None else (only,))
         count = layer.weight.shape[0] if self.networks else 1
-        like = layer.weight.detach()
-        self.only = only
-        self.chosen: Tensor | None = None  # (C, 1, 1)
-        if only is not None:
-            if not isinstance(layer.module, StackedMLP):
-                raise UserError(f"Layer '{layer.name}' is not that of a single agent: only actors can be quantized so.")
-            check_range("qat_agent", only, 0, count - 1)
-            self.chosen = (torch.arange(count, device=like.device) == only).view(-1, 1, 1)
-        self.low, self.high = like.new_zeros(count, 1, 1), like.new_zeros(count, 1, 1)
+        self.low, self.high = (layer.weight.detach().new_zeros(count, 1, 1) for _ in range(2))
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
-        self._grid: Grid | None = None
-        self._grid_of: tuple[int, int, int] | None = None
+        self._grid: tuple[tuple[int, int, int], Grid] | None = None
         self._kept: dict[tuple[int, int], Tensor] | None = None  # quantized weights by identity
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
@@ -88,10 +79,10 @@ class FakeLayer(Tap):
     def grid(self) -> Grid:
         """The grid of the input, with one scale per network: (C, 1, 1), or one number."""
         of = id(self.low), self.low._version, self.high._version  # changes with every in-place write
-        if self._grid is None or of != self._grid_of:
+        if self._grid is None or self._grid[0] != of:
             shape = self.low.shape if self.networks else ()
-            self._grid, self._grid_of = Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits), of
-        return self._grid
+            self._grid = of, Grid.of_range(self.low.view(shape), self.high.view(shape), self.bits)
+        return self._grid[1]
 
     def weight_grid(self, weight: Tensor) -> Grid:
         """The grid of the weights, with one scale per output channel of each network."""

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.inference.engine import Draws, check_noise, check_observation, fitting, refuse_grids
+from shoal.inference.engine import check_noise, check_observation, fitting, refuse_grids
 from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Linear
-from shoal.inference.policy import Actions, Policy
+from shoal.inference.policy import Actions, Draws, Policy
 
 MODULES: dict[Activation, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,

@@ -17,7 +17,7 @@ from shoal.policies.quantize import COMPARED, FullPrecision, WidthRecord, WidthS
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.torch_policy import Thinned, choices_kl, equal_actions, gaussians_kl
-from shoal.quantization.ptq import Plan
+from shoal.quantization.ptq import ModelQuantizer
 from shoal.quantization.quantizer import Quantizer, Width
 from shoal.training.evaluation import play
 from shoal.training.saved_team import load_team
@@ -240,9 +240,9 @@ def test_parts_quantized_by_a_row():
     wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Quantizer(4, symmetric=False, per_channel=False)
     rest = edge.quantizer, edge.quantizer, True, (0,)
-    assert wanted.plan(FOUR.quantizer, "both") == Plan(FOUR.quantizer, inputs, *rest)
-    assert wanted.plan(FOUR.quantizer, "weights") == Plan(FOUR.quantizer, None, *rest)
-    assert wanted.plan(FOUR.quantizer, "activations") == Plan(None, inputs, *rest)
+    assert wanted.plan(FOUR.quantizer, "both") == ModelQuantizer(FOUR.quantizer, inputs, *rest)
+    assert wanted.plan(FOUR.quantizer, "weights") == ModelQuantizer(FOUR.quantizer, None, *rest)
+    assert wanted.plan(FOUR.quantizer, "activations") == ModelQuantizer(None, inputs, *rest)
 
 
 @pytest.mark.parametrize(("full", "played", "error"), [(2.0, 1.0, 0.5), (-2.0, -3.0, 0.5), (0.0, 1.0, None)])
@@ -250,11 +250,12 @@ def test_row_of_the_table(full, played, error):
     head, other = torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [3.0]])
     spec = EnvSpec("spec", ("a",), (3,), (1,), False, action_low=np.zeros(1), action_high=np.ones(1))
     subject = SimpleNamespace(
-        actions=torch.Tensor.numpy, spec=spec, divergence=lambda head, other: other - head, overhead=7
-    )
+        actions=torch.Tensor.numpy, spec=spec, divergence=lambda head, other: other - head, overhead=7,
+        played_network=torch.nn.Linear(4, 5),
+    )  # fmt: skip
     compared = FullPrecision(full, None, head)
-    record = _record(subject, compared, "4 bits", 4, "both", (played, 0.1), other, 100)
-    assert record == WidthRecord("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 107)
+    record = _record(subject, compared, "4 bits", 4, "both", (played, 0.1), other, ModelQuantizer(), None)
+    assert record == WidthRecord("4 bits", 4, "both", played, 0.1, error, 0.5, 0.5, 4 * 25 + 7)
 
 
 def test_box_actions_are_equal_if_every_entry_is_close():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.errors import UserError
 from shoal.inference import Exploration, Policy, make_engine
 from shoal.inference.layers import ACTIVATIONS
-from shoal.inference.policy import BYTES_FORMAT, HEADER, MAGIC, sealed
+from shoal.inference.policy_bytes import BYTES_FORMAT, HEADER, MAGIC, sealed
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
 json_values = st.recursive(

@@ -13,7 +13,7 @@ from shoal.errors import UserError
 from shoal.inference.form import Form, weight_bytes
 from shoal.policies import load
 from shoal.policies.run import RunPolicy
-from shoal.quantization.ptq import Plan, Quantizer, model_bytes
+from shoal.quantization.ptq import ModelQuantizer, Quantizer, model_bytes
 from tests.policies.zips import make, saved
 from tests.quantization.teams import SMALL, box_spec
 
@@ -57,6 +57,6 @@ def test_deviations_are_not_counted():
     policy = RunPolicy(team, SMALL, Path("run"))
     played = policy.portable().played()
     for bits, precision in ((8, "int8"), (3, "packed")):
-        plan = Plan(Quantizer(bits, per_channel=True))
+        plan = ModelQuantizer(Quantizer(bits, per_channel=True))
         counted = model_bytes(policy.played_network, plan)
         assert counted == weight_bytes(played, Form(precision, bits)) < model_bytes(policy.network, plan)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -13,7 +15,7 @@ from stable_baselines3 import PPO
 import shoal as package
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.policies.loading import kind_of
+from shoal.policies.trained import kind_of
 from shoal.training.evaluation import evaluate_team
 from shoal.training.saved_team import acting_team, load_team
 from tests.policies.zips import make, saved
@@ -44,6 +46,11 @@ def loaded(folder, name):
 
 
 NAMES = ("runs/hunt", "hunt.onnx", "drawn.onnx", "ppo.zip", "a2c.zip", "dqn.zip")
+
+
+def test_an_exported_file_is_loaded_and_played_without_torch(folder):
+    code = "import sys, shoal; shoal.load(sys.argv[1]).evaluate(1); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, str(folder / "hunt.onnx")], check=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,11 +7,11 @@ from shoal.policies.quantize import (
     WeightHistogram,
     WidthRecord,
     WidthTable,
-    correction_words,
     return_panel,
     weights_panel,
     width_result,
 )
+from shoal.quantization.export import correction_words
 
 
 def row(precision, bits, what, mean, half=1.0):

@@ -16,7 +16,7 @@ from shoal.networks import Actors, JointCritics
 from shoal.networks.layout import Random
 from shoal.quantization.affine import Quantizer, simulate
 from shoal.quantization.layers import find_layers
-from shoal.quantization.ptq import Plan, calibrate, model_bytes, quantized
+from shoal.quantization.ptq import ModelQuantizer, calibrate, model_bytes, quantized
 
 FOUR, EIGHT = Quantizer(4, per_channel=True), Quantizer(8, symmetric=False)
 SPEC = EnvSpec("spec", ("a", "b"), (3, 4), (2, 3), True)
@@ -47,7 +47,7 @@ def test_weights_and_inputs_match_plain_code():
     model, x = mlp(), torch.randn(50, 3)
     before = copy.deepcopy(model.state_dict())
     ranges = calibrate(model, lambda model: model(x))
-    small = quantized(model, Plan(FOUR, EIGHT), ranges)
+    small = quantized(model, ModelQuantizer(FOUR, EIGHT), ranges)
     h = x
     for part in model:
         if isinstance(part, nn.Linear):
@@ -80,18 +80,18 @@ def layer_input(model, wanted, x):
 def test_weights_only_and_edge_layers_at_another_width():
     model = mlp()
     edge = Quantizer(8, per_channel=True)
-    small = quantized(model, Plan(FOUR, first=edge, last=edge))
+    small = quantized(model, ModelQuantizer(FOUR, first=edge, last=edge))
     for number, quantizer in ((0, edge), (2, FOUR), (4, edge)):
         assert torch.equal(small[number].weight, simulate(model[number].weight, quantizer, (0,)))
     assert not any("forward" in vars(part) for part in small.modules())
-    plan = Plan(FOUR, EIGHT, first=edge, last=edge)
+    plan = ModelQuantizer(FOUR, EIGHT, first=edge, last=edge)
     assert plan.of_layer(0, 3)[1] == Quantizer(8, symmetric=False) and plan.of_layer(1, 3)[1] == EIGHT
-    assert Plan(FOUR, first=edge).of_layer(0, 3)[1] is None
+    assert ModelQuantizer(FOUR, first=edge).of_layer(0, 3)[1] is None
 
 
 def test_convolutions_are_per_channel_by_default():
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(4, 2))
-    small = quantized(model, Plan(Quantizer(3, "paper")))
+    small = quantized(model, ModelQuantizer(Quantizer(3, "paper")))
     assert torch.equal(small[0].weight, simulate(model[0].weight, Quantizer(3, "paper"), (0,)))
     assert torch.equal(small[2].weight, simulate(model[2].weight, Quantizer(3, "paper")))
 
@@ -104,7 +104,7 @@ def test_stacked_networks_are_quantized_independently(per_channel):
     quantizer = Quantizer(4, per_channel=per_channel)
     x = torch.randn(2, 30, 4)
     ranges = calibrate(actors, lambda actors: actors(x))
-    small = quantized(actors, Plan(quantizer, EIGHT), ranges)
+    small = quantized(actors, ModelQuantizer(quantizer, EIGHT), ranges)
     for i in range(2):
         h = x[i]
         for k, (weight, bias) in enumerate(zip(actors.weights, actors.biases, strict=True)):
@@ -113,22 +113,22 @@ def test_stacked_networks_are_quantized_independently(per_channel):
             h = h @ simulate(weight[i], quantizer, (1,) if per_channel else ()) + bias[i]
             h = h.relu() if k < 2 else h
         torch.testing.assert_close(small(x)[i], h, atol=1e-5, rtol=1e-5)
-    assert actors.quantizer is None
+    assert actors.quantizers is None
 
 
 def test_only_the_chosen_agents_are_quantized():
     actors = Actors(SPEC, (6, 5), "categorical", Random(1))
     x = torch.randn(2, 30, 4)
     ranges = calibrate(actors, lambda actors: actors(x))
-    all_of_them, second = Plan(FOUR, EIGHT), Plan(FOUR, EIGHT, networks=(1,))
+    all_of_them, second = ModelQuantizer(FOUR, EIGHT), ModelQuantizer(FOUR, EIGHT, networks=(1,))
     one = quantized(actors, second, ranges)(x)
     assert torch.equal(one[0], actors(x)[0]) and torch.equal(one[1], quantized(actors, all_of_them, ranges)(x)[1])
-    full, small = model_bytes(actors, Plan()), model_bytes(actors, all_of_them)
+    full, small = model_bytes(actors, ModelQuantizer()), model_bytes(actors, all_of_them)
     assert model_bytes(actors, second) == pytest.approx((full + small) / 2, abs=4)
     with pytest.raises(UserError, match="`networks` is 2"):
-        quantized(actors, Plan(FOUR, networks=(2,)))
+        quantized(actors, ModelQuantizer(FOUR, networks=(2,)))
     with pytest.raises(UserError, match="not that of a single agent"):
-        quantized(mlp(), Plan(FOUR, networks=(0,)))
+        quantized(mlp(), ModelQuantizer(FOUR, networks=(0,)))
 
 
 @pytest.mark.parametrize("rows", [(7, 13), (2, 7, 13)])
@@ -137,10 +137,10 @@ def test_quantized_critics(rows):
     critics = JointCritics(spec, (6, 5), 2, Random(1))
     joint = torch.randn(*rows[:-1], 2 * (4 + 2))
     ranges = calibrate(critics, lambda critics: critics(joint))
-    fine = quantized(critics, Plan(Quantizer(16, per_channel=True), Quantizer(16, symmetric=False)), ranges)
+    fine = quantized(critics, ModelQuantizer(Quantizer(16, per_channel=True), Quantizer(16, symmetric=False)), ranges)
     torch.testing.assert_close(fine(joint), critics(joint), atol=1e-3, rtol=1e-3)
     assert not torch.equal(fine(joint), critics(joint))
-    coarse = quantized(critics, Plan(Quantizer(2, per_channel=True)))
+    coarse = quantized(critics, ModelQuantizer(Quantizer(2, per_channel=True)))
     for c in range(4):
         for unit in range(6):
             expected = simulate(critics.first[:, c, unit], Quantizer(2))
@@ -149,39 +149,41 @@ def test_quantized_critics(rows):
 
 def test_dynamic_ranges_are_per_row():
     model, x = mlp(), torch.randn(20, 3) * torch.logspace(-2, 2, 20)[:, None]
-    small = quantized(model, Plan(FOUR, EIGHT, dynamic=True))
+    small = quantized(model, ModelQuantizer(FOUR, EIGHT, dynamic=True))
     alone = torch.cat([small(x[i : i + 1]) for i in range(20)])
     torch.testing.assert_close(small(x), alone, atol=1e-6, rtol=1e-6)
     ranges = calibrate(model, lambda model: model(x))
-    assert not torch.allclose(small(x), quantized(model, Plan(FOUR, EIGHT), ranges)(x), atol=1e-3)
+    assert not torch.allclose(small(x), quantized(model, ModelQuantizer(FOUR, EIGHT), ranges)(x), atol=1e-3)
     image = nn.Sequential(nn.Conv2d(1, 2, 3))
     pictures = torch.rand(3, 1, 5, 5) * torch.tensor([1.0, 10.0, 100.0])[:, None, None, None]
-    small = quantized(image, Plan(None, EIGHT, dynamic=True))
+    small = quantized(image, ModelQuantizer(None, EIGHT, dynamic=True))
     torch.testing.assert_close(small(pictures)[:1], small(pictures[:1]))
 
 
 def test_model_bytes_count_packed_codes_scales_and_biases():
     model = mlp()  # weights 24 + 64 + 16, biases 18, outputs 18
-    assert model_bytes(model, Plan()) == 4 * (104 + 18)
-    assert model_bytes(model, Plan(FOUR)) == 12 + 32 + 8 + 4 * 18 + 4 * 18
-    assert model_bytes(model, Plan(Quantizer(4, per_channel=False))) == 52 + 4 * 3 + 4 * 18
-    assert model_bytes(model, Plan(FOUR, first=Quantizer(8, per_channel=True))) == 24 + 32 + 8 + 4 * 18 + 4 * 18
-    assert model_bytes(model, Plan(None, EIGHT)) == model_bytes(model, Plan())
+    assert model_bytes(model, ModelQuantizer()) == 4 * (104 + 18)
+    assert model_bytes(model, ModelQuantizer(FOUR)) == 12 + 32 + 8 + 4 * 18 + 4 * 18
+    assert model_bytes(model, ModelQuantizer(Quantizer(4, per_channel=False))) == 52 + 4 * 3 + 4 * 18
+    assert (
+        model_bytes(model, ModelQuantizer(FOUR, first=Quantizer(8, per_channel=True))) == 24 + 32 + 8 + 4 * 18 + 4 * 18
+    )
+    assert model_bytes(model, ModelQuantizer(None, EIGHT)) == model_bytes(model, ModelQuantizer())
 
 
 def test_unsupported_modules_are_refused():
     with pytest.raises(UserError, match="no layer"):
-        quantized(nn.Sequential(nn.ReLU()), Plan(FOUR))
+        quantized(nn.Sequential(nn.ReLU()), ModelQuantizer(FOUR))
     normed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
     with pytest.raises(UserError, match=r"'0' recomputes its weights"):
-        quantized(normed, Plan(FOUR))
+        quantized(normed, ModelQuantizer(FOUR))
     with pytest.raises(UserError, match=r"layer '0' is not known"):
-        quantized(mlp(), Plan(FOUR, EIGHT))
+        quantized(mlp(), ModelQuantizer(FOUR, EIGHT))
     model = mlp()
     with torch.no_grad():
         model[2].weight[0, 0] = float("nan")
     with pytest.raises(UserError, match=r"'2.weight' of the model has NaN"):
-        quantized(model, Plan(FOUR))
+        quantized(model, ModelQuantizer(FOUR))
 
 
 def convolutions():
@@ -194,7 +196,7 @@ def convolutions():
 
 @pytest.mark.parametrize("rounding", ["nearest", "output-error"])
 @pytest.mark.parametrize(
-    "plan", [Plan(Quantizer(3, per_channel=True), EIGHT), Plan(Quantizer(3, "paper"), dynamic=True)]
+    "plan", [ModelQuantizer(Quantizer(3, per_channel=True), EIGHT), ModelQuantizer(Quantizer(3, "paper"), dynamic=True)]
 )
 @pytest.mark.parametrize("kind", [mlp, convolutions])
 def test_corrected_layers_have_the_means_of_full_precision(kind, plan, rounding):
@@ -235,7 +237,7 @@ def test_module_and_policy_corrections_agree(rounding):
     )
     policy = Policy(layers, Head("argmax"), (3,), (2,), ("agent",))
     found = corrected(policy, x[:, None].numpy(), 4, Correction(rounding=rounding))
-    small = quantized(model, Plan(FOUR), None, Correction(rounding=rounding), lambda model: model(x))
+    small = quantized(model, ModelQuantizer(FOUR), None, Correction(rounding=rounding), lambda model: model(x))
     for layer, part in zip(found.layers, [part for part in small if isinstance(part, nn.Linear)], strict=True):
         assert np.allclose(layer.bias[0], part.bias.detach(), atol=1e-5)
         if rounding == "output-error":
@@ -244,7 +246,7 @@ def test_module_and_policy_corrections_agree(rounding):
 
 def test_stacked_actors_are_corrected_independently():
     actors, x = Actors(SPEC, (6, 6), "categorical", Random(0)), torch.randn(2, 100, 4)
-    plan = Plan(Quantizer(3, per_channel=True), networks=(1,))
+    plan = ModelQuantizer(Quantizer(3, per_channel=True), networks=(1,))
     small = quantized(actors, plan, None, Correction(), lambda net: net(x))
     for before, after in zip(actors.biases, small.biases, strict=True):
         assert torch.equal(before[0], after[0]) and not torch.equal(before[1], after[1])
@@ -258,6 +260,6 @@ def test_unsupported_corrections_are_refused():
     with pytest.raises(UserError, match="several networks share its input"):
         find_layers(critics)[0].portable()
     with pytest.raises(UserError, match="not a plain convolution"):
-        quantized(grouped, Plan(FOUR), None, Correction(), lambda model: model(torch.randn(3, 2, 2, 2)))
+        quantized(grouped, ModelQuantizer(FOUR), None, Correction(), lambda model: model(torch.randn(3, 2, 2, 2)))
     with pytest.raises(ValueError, match="needs states"):
-        quantized(mlp(), Plan(FOUR), None, Correction())
+        quantized(mlp(), ModelQuantizer(FOUR), None, Correction())

@@ -207,7 +207,7 @@ def test_first_layer_is_reused_with_quantizers(heads):
     torch.nn.init.normal_(critics.first_bias)  # sums of few codes are often exactly zero, where ReLU has its corner
     joint, own = torch.randn(11, 3 * 6), torch.randn(3, 11, 2, requires_grad=True)
     seen(critics, 4, joint)
-    critics.rest.quantizer = None  # behind a layer that rounds, the last bits of the sums could become whole steps
+    critics.rest.quantizers = None  # behind a layer that rounds, the last bits of the sums could become whole steps
     reused, dense = (critics.of_own_action(joint, own, dense) for dense in (False, True))
     torch.testing.assert_close(reused, dense, atol=1e-4, rtol=1e-4)
     gradients = [torch.autograd.grad(q.sum(), own, retain_graph=True)[0] for q in (reused, dense)]
@@ -269,8 +269,8 @@ def test_run_can_leave_critics_in_full_precision():
     team = MADDPG(SPEC, SMALL, 0, torch.device("cpu"))
     qat = make_precision(team, dataclasses.replace(SMALL, qat_bits=4, qat_critics=False)).qat
     assert {name.partition(".")[0] for name in qat.layers} == {"actors"}
-    assert team.critics.quantizer is None and team.actors.quantizer is not None
-    assert team.target_actors.quantizer is not None and "qat.actors.0.low" in team.weights()
+    assert team.critics.quantizers is None and team.actors.quantizers is not None
+    assert team.target_actors.quantizers is not None and "qat.actors.0.low" in team.weights()
 
 
 def test_no_quantizers_without_qat_bits(tmp_path):
@@ -278,7 +278,7 @@ def test_no_quantizers_without_qat_bits(tmp_path):
     weights = newest(tmp_path / "run" / "checkpoints", ("weights",)).parts["weights"]
     assert not any(name.startswith("qat") for name in weights)
     team, _ = load_team(tmp_path / "run", lambda text: None)
-    assert team.actors.quantizer is None and frozen_layers(team.actors) is None
+    assert team.actors.quantizers is None and frozen_layers(team.actors) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.policies.quantize import WidthRecord, WidthSweep, correction_words, sweep
+from shoal.policies.quantize import WidthRecord, WidthSweep, sweep
+from shoal.quantization.export import correction_words
 from shoal.quantization.quantizer import Quantizer, Width
 from shoal.results import Panel, Series, Table, Value
 from shoal_papers.cells import Options, StudyCell
