@@ -19,11 +19,6 @@ SINCE, CURRENT, CLOCKS = range(3)
 """Of a thread's clock: the time of the last reading, the phase since then; then nanoseconds per phase."""
 
 
-def _word(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
-    """The address of array[position]."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
-
-
 @intrinsic
 def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
     if not isinstance(like, types.Float):
@@ -42,32 +37,19 @@ def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
     return array(like, types.int64, types.intp), generate
 
 
-def _atomic(write: Callable[..., Any], result: Any, values: int) -> Any:
+def _atomic(write: Callable[..., Any], result: Any) -> Any:
     """An intrinsic on array[position], an int64, and some more int64 values."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return write(builder, _word(context, builder, signature.args[0], *arguments[:2]), *arguments[2:])
-
-    if values == 0:
-
-        @intrinsic
-        def load(_typing, array, position):  # type: ignore[no-untyped-def]
-            return result(array, types.intp), generate
-
-        return load
-    if values == 1:
-
-        @intrinsic
-        def change(_typing, array, position, value):  # type: ignore[no-untyped-def]
-            return result(array, types.intp, types.int64), generate
-
-        return change
+        array, position, values = arguments
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        return write(builder, builder.gep(data, [position]), *cgutils.unpack_tuple(builder, values))
 
     @intrinsic
-    def exchange(_typing, array, position, expected, value):  # type: ignore[no-untyped-def]
-        return result(array, types.intp, types.int64, types.int64), generate
+    def operate(_typing, array, position, *values):  # type: ignore[no-untyped-def]
+        return result(array, types.intp, types.UniTuple(types.int64, len(values))), generate
 
-    return exchange
+    return operate
 
 
 def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
@@ -101,13 +83,13 @@ def _yield_processor(_typing: Any) -> Any:
 view: Any = _view
 """view(like, address, size): the numbers there, of the type of the number `like`, as an array."""
 
-load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64, 0)
+load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64)
 """load(array, position): array[position], sequentially consistent."""
 
-fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64, 1)
+fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64)
 """fetch_add(array, position, value): atomically array[position] += value; returns the value before."""
 
-compare_exchange: Any = _atomic(_exchange, types.boolean, 2)
+compare_exchange: Any = _atomic(_exchange, types.boolean)
 """compare_exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
 
 now: Any = _now

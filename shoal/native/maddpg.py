@@ -10,6 +10,7 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import numpy as np
 from shoal.envs.base import EnvSpec
 from shoal.native.networks import Network, Networks, Shape
 from shoal.native.operations import NOWHERE, Rows
-from shoal.native.program import Counter, Program, Span, padded
+from shoal.native.program import Program, Span, padded
 
 if TYPE_CHECKING:
     from shoal.algorithms.config import LearnConfig
@@ -47,7 +48,9 @@ class MADDPG:
 
     losses: tuple[str, ...] = ("q", "p")
     heads = 1  # critics per agent
+    policy_heads = 1  # of these in the loss of an actor
     head_width = 1  # outputs of an actor, in actions
+    has_target_actors = True
 
     def __init__(self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32) -> None:
         """`hard`: samples of choices are one-hot, with the straight-through gradient."""
@@ -76,7 +79,7 @@ class MADDPG:
         n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.config.hidden
         actor = Shape(o, *hidden, self.head_width * a)
         critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True)
-        self.actors = Networks(self.program, actor, n)
+        self.actors = self.rollout_actors = Networks(self.program, actor, n)
         self.critics = Networks(self.program, critic, n * self.heads)
         self.target_critics = Networks(self.program, critic, n * self.heads, learned=False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
@@ -89,16 +92,6 @@ class MADDPG:
         self.actor_gradients = self.program.own(actor.size + TAIL)
         self.summed = self.program.own(0)  # the gradients that a step uses; see Program.gather
 
-    @property
-    def has_target_actors(self) -> bool:
-        """Whether policies have slow targets."""
-        return True
-
-    @property
-    def rollout_actors(self) -> Networks:
-        """The policies that play."""
-        return self.actors
-
     # ---- which pieces there are --------------------------------------------------------------------------------------
 
     def record(self) -> None:
@@ -106,15 +99,8 @@ class MADDPG:
         program, agents = self.program, range(self.spec.agents)
         edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
         parts = list(pairwise(edges))
-        minibatches = range(self.minibatches)
-        chosen = [self._counters() for _ in minibatches]  # next actions, by mini-batch and part
-        redrawn = [self._counters() for _ in minibatches]
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
-        spans = [[self.next_actions(i, m) for i in agents] for m in minibatches]
-        for part, rows in enumerate(parts):
-            for m in minibatches:
-                for i in agents:
-                    program.piece(spans[m][i], tells=[chosen[m][part], read], rows=rows)
+        chosen = self._record_actions(self.next_actions, parts, read)
 
         valued = [program.counter() for _ in agents]  # critics that have stepped
         for i in agents:
@@ -123,22 +109,29 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
             program.piece(self.step_critics(i, slot), tells=[valued[i]], needs=[done], alone=True)
 
-        if self.config.others == "current":
-            spans = [[self.redraw_actions(i, m) for i in agents] for m in minibatches]
-            for part, rows in enumerate(parts):
-                for m in minibatches:
-                    for i in agents:
-                        program.piece(spans[m][i], tells=[redrawn[m][part], read], rows=rows)
-
-        stepped = program.counter()
+        current = self.config.others == "current"
+        redrawn = self._record_actions(self.redraw_actions, parts, read) if current else []
         for i in agents:
             span, slot, done = self.p_loss(i), program.new_slots(self.actor_gradients, self.parts), program.counter()
             for part, rows in enumerate(parts):
-                needs = [valued[i], *([redrawn[self.own(i)][part]] if self.config.others == "current" else [])]
+                needs = [valued[i], *([redrawn[self.own(i)][part]] if current else [])]
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
-            program.piece(self.step_actor(i, slot), tells=[stepped], needs=[done, read], alone=True)
+            program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
 
-    def _counters(self) -> list[Counter]:
+    def _record_actions(
+        self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int
+    ) -> list[list[int]]:
+        """All agents' actions in all mini-batches; what counts those that are done, by mini-batch and part."""
+        minibatches = range(self.minibatches)
+        done = [self._counters() for _ in minibatches]
+        spans = [[actions(i, m) for i in range(self.spec.agents)] for m in minibatches]
+        for part, rows in enumerate(parts):
+            for m in minibatches:
+                for span in spans[m]:
+                    self.program.piece(span, tells=[done[m][part], read], rows=rows)
+        return done
+
+    def _counters(self) -> list[int]:
         """One counter per part of a mini-batch."""
         return [self.program.counter() for _ in range(self.parts)]
 
@@ -159,18 +152,13 @@ class MADDPG:
 
     def record_derived(self) -> None:
         """Pieces that compute what is derived from weights, for weights that were loaded."""
-        program, done = self.program, self.program.counter()
         for networks in (self.actors, self.critics):
             for number in range(networks.count):
-                with program.span() as span:
+                with self.program.span() as span:
                     networks[number].transpose()
                     if networks is self.critics:
                         self.transpose_own(networks[number], number // self.heads)
-                program.piece(span, tells=[done], alone=True)
-        for i in range(self.spec.agents):
-            with program.span() as span:
-                self.exponentiate(i)
-            program.piece(span, tells=[done], alone=True)
+                self.program.piece(span, alone=True)
 
     # ---- an update ---------------------------------------------------------------------------------------------------
 
@@ -271,15 +259,11 @@ class MADDPG:
             whole = program.scratch(self.joint_size)
             program.copy(whole, rows)
             program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
-            first = critic.layer(0, whole)
-        else:
-            first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
-            program.subtract(change, action, self.played(joint, i, self.own(i)))
-            critic.add_product(first, change, self.own_column(i))
-        outputs = [rows, first]
-        for k in range(1, len(critic.shape.layers)):
-            outputs.append(critic.layer(k, outputs[-1]))
-        return outputs
+            return critic.forward(whole)
+        first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
+        program.subtract(change, action, self.played(joint, i, self.own(i)))
+        critic.add_product(first, change, self.own_column(i))
+        return critic.forward(rows, first)
 
     def redraw_actions(self, i: int, m: int) -> Span:
         """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
@@ -327,9 +311,6 @@ class MADDPG:
     def step_temperature(self, i: int, tail: int) -> None:
         """MADDPG has no temperature."""
 
-    def exponentiate(self, i: int) -> None:
-        """MADDPG has no temperature."""
-
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
         by_array = self.config.clip_by == "variable"
@@ -375,11 +356,6 @@ class MADDPG:
             self.program.squash(action, head, self.spec.action_sizes[i])
 
     # ---- where things are --------------------------------------------------------------------------------------------
-
-    @property
-    def policy_heads(self) -> int:
-        """Critics in the loss of an actor."""
-        return self.heads
 
     def own(self, i: int) -> int:
         """The mini-batch that agent i learns from."""

@@ -69,7 +69,7 @@ class Runner:
         """Rounds of the pieces first to last; `counters` are the seed of their noise, and the number of the round."""
         pieces = self.program.pieces(first, last)
         state, claims = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
-        counts = np.zeros(self.program.counter_count, np.int64)
+        counts = np.zeros(len(self.program.counted), np.int64)
         zero, counters = np.zeros(1, self.program.dtype), np.zeros(2, np.int64) if counters is None else counters
         return Rounds(Tables(zero, self._ops, pieces, self._strides, self._slots, state, claims, counts, counters))
 
