@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from shoal.errors import UserError
-from shoal.inference.engine import Draws, check_noise, check_observation, fitting, same_frame
+from shoal.inference.engine import Draws, besides_weights, check_noise, check_observation, fitting
 from shoal.inference.form import ACTION, OBSERVATION, Arrays, Form, Ports, named_arrays, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.grid import safe_bits
@@ -35,19 +35,16 @@ class Binding:
         self.bound = session.io_binding()
         self._session = session
         for name, shape in ports.inputs.items():
-            self._input(name, self.observation if name == OBSERVATION else self.noise, (batch, *shape))
+            self.give(name, self.observation if name == OBSERVATION else self.noise, (batch, *shape))
         self.bound.bind_output(ACTION, "cpu", 0, kind, (batch, *ports.output), self.actions.ctypes.data)
 
-    def give(self, name: str, array: NDArray[Any]) -> None:
-        """Bind weights that are inputs of the graph."""
-        self._input(name, array, array.shape)
+    def give(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+        """Bind an input of the graph, which may be weights."""
+        self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
 
     def run(self) -> None:
         """Run from `observation` to `actions`."""
         self._session.run_with_iobinding(self.bound)
-
-    def _input(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-        self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
 
 
 class Side:
@@ -87,7 +84,7 @@ class Side:
         if batch not in self.bindings:
             binding = self.bindings[batch] = Binding(self.session, self.policy, batch)
             for name, array in self.given.items():
-                binding.give(name, array)
+                binding.give(name, array, array.shape)
         return self.bindings[batch]
 
 
@@ -144,7 +141,7 @@ class OnnxEngine:
     def load(self, policy: Policy) -> None:
         """Load other weights into every graph; with another normaliser or action bounds the graphs are rebuilt."""
         policy = fitting(self.policy, policy)
-        if same_frame(self.policy, policy):
+        if besides_weights(self.policy) == besides_weights(policy):
             for side in self._sides.values():
                 side.load(policy)
         else:
