@@ -87,69 +87,50 @@ def _multiply_add(builder: Any, kind: int, total: Any, x: Any, weights: Any) -> 
     return total
 
 
-class _Tile:
-    """Generates code that multiplies `rows` rows of codes by one tile of 16 units.
+def _tile(rows: int, unroll: int) -> Any:
+    """An intrinsic that multiplies `rows` rows of codes by one tile of 16 units; addresses and steps are in bytes.
 
     `unroll` groups of inputs are added at a time, each to its own totals: those stay in registers.
     """
+    count = rows * PARTS
 
-    def __init__(self, rows: int, unroll: int) -> None:
-        self.rows, self.unroll = rows, unroll
-
-    def __call__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def first_byte(k: int, at: Any) -> Any:
-            data = context.make_array(signature.args[k])(context, builder, arguments[k]).data
-            return builder.gep(builder.bitcast(data, I8.as_pointer()), [at])
-
-        wanted, _, sums_at, sums_step, _, codes_at, codes_step, _, weights_at, groups = arguments
-        sums, codes, weights = first_byte(1, sums_at), first_byte(4, codes_at), first_byte(7, weights_at)
-        for kind in available():
-            with builder.if_then(builder.icmp_signed("==", wanted, I64(kind))):
-                self._write(builder, kind, sums, sums_step, codes, codes_step, weights, groups)
-        return context.get_dummy_value()
-
-    def _write(
-        self, builder: Any, kind: int, sums: Any, sums_step: Any, codes: Any, codes_step: Any, weights: Any, groups: Any
-    ) -> None:
-        rows = [builder.gep(codes, [builder.mul(codes_step, I64(r))]) for r in range(self.rows)]
-
-        def at(base: Any, offset: int) -> Any:
-            return builder.gep(base, [I64(offset)])
+    def write(builder: Any, kind: int, sums: Any, sums_step: Any, codes: Any, codes_step: Any, weights: Any,
+              groups: Any) -> None:  # fmt: skip
+        starts = [builder.add(codes, builder.mul(codes_step, I64(r))) for r in range(rows)]
 
         def add_groups(group: Any, totals: list[Any]) -> list[Any]:
             """As many groups of inputs as there are sets of totals, each added to its own."""
-            after, count = [], self.rows * PARTS
+            after = []
             for k in range(len(totals) // count):
-                number = builder.add(group, I64(k))
-                block = builder.gep(weights, [builder.mul(number, I64(GROUP * TILE))])
-                vectors = [load(builder, at(block, 4 * LANES * p), VECTOR) for p in range(PARTS)]
-                for r, row in enumerate(rows):
-                    x = load(builder, builder.gep(row, [builder.mul(number, I64(GROUP))]), I32)
-                    x = splat(builder, x, LANES)
+                at = builder.mul(builder.add(group, I64(k)), I64(GROUP))
+                block = builder.add(weights, builder.mul(at, I64(TILE)))
+                vectors = [load(builder, builder.add(block, I64(4 * LANES * p)), VECTOR) for p in range(PARTS)]
+                for r, start in enumerate(starts):
+                    x = splat(builder, load(builder, builder.add(start, at), I32), LANES)
                     for p, vector in enumerate(vectors):
-                        total = totals[k * count + r * PARTS + p]
-                        after.append(_multiply_add(builder, kind, total, x, vector))
+                        after.append(_multiply_add(builder, kind, totals[k * count + r * PARTS + p], x, vector))
             return after
 
-        totals = [ir.Constant(VECTOR, [0] * LANES)] * self.unroll * self.rows * PARTS
-        whole = builder.mul(builder.sdiv(groups, I64(self.unroll)), I64(self.unroll))
-        totals = loop(builder, I64(0), whole, self.unroll, totals, add_groups)
-        if self.unroll > 1:
-            totals = [reduce(builder.add, totals[k :: self.rows * PARTS]) for k in range(self.rows * PARTS)]
+        totals = [ir.Constant(VECTOR, [0] * LANES)] * unroll * count
+        whole = builder.mul(builder.sdiv(groups, I64(unroll)), I64(unroll))
+        totals = loop(builder, I64(0), whole, unroll, totals, add_groups)
+        if unroll > 1:
+            totals = [reduce(builder.add, totals[k::count]) for k in range(count)]
             totals = loop(builder, whole, groups, 1, totals, add_groups)
         for k, total in enumerate(totals):
-            row = builder.gep(sums, [builder.mul(sums_step, I64(k // PARTS))])
-            store(builder, total, at(row, 4 * LANES * (k % PARTS)))
+            row = builder.add(sums, builder.mul(sums_step, I64(k // PARTS)))
+            store(builder, total, builder.add(row, I64(4 * LANES * (k % PARTS))))
 
-
-def _tile(rows: int, unroll: int) -> Any:
-    """An intrinsic that multiplies rows by a tile; all offsets and steps are in bytes."""
-    write = _Tile(rows, unroll)
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wanted, *places = arguments
+        for kind in available():  # LLVM could not compile the others
+            with builder.if_then(builder.icmp_signed("==", wanted, I64(kind))):
+                write(builder, kind, *places)
+        return context.get_dummy_value()
 
     @intrinsic
-    def tile(_context, kind, sums, sums_at, sums_step, codes, codes_at, codes_step, weights, weights_at, groups):  # type: ignore[no-untyped-def]
-        at = types.int64
-        return types.void(at, sums, at, at, codes, at, at, weights, at, at), write
+    def tile(_context, kind, sums, sums_step, codes, codes_step, weights, groups):  # type: ignore[no-untyped-def]
+        return types.void(*[types.int64] * 7), generate
 
     return tile
 
@@ -175,15 +156,16 @@ def products(kind, rows, codes, codes_step, weights, at, groups, tiles, sums, su
         sums: int32, a row every `sums_step` numbers; overwritten.
         sums_step: At least 16 * tiles.
     """
+    first_sum, first_code, first_weight = sums.ctypes.data, codes.ctypes.data, weights.ctypes.data + at
     for t in range(tiles):
-        w, r = at + t * groups * GROUP * TILE, 0
+        w, r = first_weight + t * groups * GROUP * TILE, 0
         while r < rows:
-            s, c = 4 * (r * sums_step + t * TILE), r * codes_step
+            s, c = first_sum + 4 * (r * sums_step + t * TILE), first_code + r * codes_step
             if r + MANY <= rows:
-                _many(kind, sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                _many(kind, s, 4 * sums_step, c, codes_step, w, groups)
                 r += MANY
             else:
-                _one(kind, sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                _one(kind, s, 4 * sums_step, c, codes_step, w, groups)
                 r += 1
 
 

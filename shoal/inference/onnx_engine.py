@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from shoal.errors import UserError
+from shoal.errors import UserError, check_choice
 from shoal.inference.engine import Draws, besides_weights, check_noise, check_observation, fitting
 from shoal.inference.form import ACTION, OBSERVATION, Arrays, Form, Ports, named_arrays, weight_arrays
 from shoal.inference.graph import build
@@ -110,8 +110,7 @@ class OnnxEngine:
 
     def __init__(self, policy: Policy, precision: str = "float32", threads: int = 1, batch: int = 1) -> None:
         """`batch` is the batch size to prepare for; others are prepared on first use."""
-        if precision not in ("float32", "float16", "int8"):
-            raise UserError(f"The precision '{precision}' is not known; choose one of: float32, float16, int8.")
+        check_choice("The precision", precision, ("float32", "float16", "int8"))
         self.policy, self.precision, self.threads = policy.played(), precision, threads
         self._given = precision == "float32" and batch == 1
         self._draws = Draws()

@@ -19,7 +19,7 @@ from numba.extending import overload, register_jitable
 from shoal.compiled import njit
 
 f4, i4, u4, u8 = np.float32, np.int32, np.uint32, np.uint64
-FLAGS = {"fastmath": {"contract"}, "error_model": "numpy"}
+FLAGS: dict[str, Any] = {"fastmath": {"contract"}, "error_model": "numpy"}
 """Flags are given, because numba lets a function without any inherit those of its first caller: the last bits, and with
 them those of a training, would depend on what was compiled before."""
 

@@ -313,8 +313,7 @@ class MADDPG:
 
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
-        by_array = self.config.clip_by == "variable"
-        network.step(gradients, self.config.clip, by_array, self.config.learning_rate)
+        network.step(gradients, self.config.clip, self.config.clip_by == "variable", self.config.learning_rate)
 
     def transpose_own(self, critic: Network, i: int) -> None:
         """Update the transposed copy of the weights of the own action."""
