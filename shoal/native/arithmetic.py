@@ -63,7 +63,7 @@ def _in_float32(library: Callable[[float], float]) -> Callable[[Any], Any]:
         def function(x):  # type: ignore[no-untyped-def]
             return library(x)
 
-        overload(function, jit_options=FLAGS)(lambda x: single if x is types.float32 else function)
+        overload(function, jit_options=FLAGS)(lambda x: single if x is types.float32 else function)  # type: ignore[arg-type]
         return function
 
     return declare

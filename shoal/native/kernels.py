@@ -149,7 +149,7 @@ def subtract(like, item, rows, target: Writes, ld_target, width_target, x: Reads
 
 @operation(fastmath={"contract"})
 def back_up(  # type: ignore[no-untyped-def]
-    like, rows, target: Writes, reward: Reads, ld_reward, bootstrap: Reads, q: Reads, other: Reads,
+    like, rows, target: Writes, reward: Reads, ld_reward, bootstrap: Reads, q: Reads, other: Reads = NOWHERE,
     entropy: Reads = NOWHERE, ld_entropy=0, alpha: Reads = NOWHERE,
 ):  # fmt: skip
     """target = reward + bootstrap (the smaller of q and other + alpha entropy); `other` or `entropy` may be absent."""
@@ -180,8 +180,9 @@ def squared_error(like, rows, gradient: Writes, q: Reads, target: Reads, weight:
 
 @operation(fastmath={"contract"})
 def policy_gradient(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Writes, other_gradient: Writes, q: Reads, other: Reads, weight: Reads, loss: Changes
-):
+    like, rows, weight: Reads, loss: Changes, gradient: Writes, q: Reads, other_gradient: Writes = NOWHERE,
+    other: Reads = NOWHERE,
+):  # fmt: skip
     """Gradients of -weight q, or of the smaller of two (half each where they are equal); loss -= weight q."""
     g, x, w, total = view(like, gradient, rows), view(like, q, rows), view(like, weight, rows), view(like, loss, 1)
     half = number(like, 0.5)

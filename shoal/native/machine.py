@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from shoal.system.tiles import I8, I32, I64, call
 
+intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
 MONOTONIC = {"linux": 1, "darwin": 6}
 """Number of the monotonic clock, by system."""
 SINCE, CURRENT, CLOCKS = range(3)
@@ -20,7 +21,8 @@ SINCE, CURRENT, CLOCKS = range(3)
 
 
 @intrinsic
-def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
+def view(_typing, like, address, size):  # type: ignore[no-untyped-def]
+    """The numbers at this address, of the type of the number `like`, as an array."""
     if not isinstance(like, types.Float):
         raise TypeError(f"a view is of floats, not of {like}")
     array = types.Array(like, 1, "C")
@@ -57,7 +59,8 @@ def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
 
 
 @intrinsic
-def _now(_typing: Any) -> Any:
+def now(_typing):  # type: ignore[no-untyped-def]
+    """Nanoseconds of the monotonic clock."""
     import sys
 
     clock = MONOTONIC.get(sys.platform, 1)
@@ -72,16 +75,15 @@ def _now(_typing: Any) -> Any:
 
 
 @intrinsic
-def _yield_processor(_typing: Any) -> Any:
+def yield_processor(_typing):  # type: ignore[no-untyped-def]
+    """Let another thread run (sched_yield)."""
+
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         call(builder, "sched_yield", I32)
         return context.get_dummy_value()
 
     return types.void(), generate
 
-
-view: Any = _view
-"""view(like, address, size): the numbers there, of the type of the number `like`, as an array."""
 
 load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64)
 """load(array, position): array[position], sequentially consistent."""
@@ -91,12 +93,6 @@ fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", 
 
 compare_exchange: Any = _atomic(_exchange, types.boolean)
 """compare_exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
-
-now: Any = _now
-"""now(): nanoseconds of the monotonic clock."""
-
-yield_processor: Any = _yield_processor
-"""yield_processor(): let another thread run (sched_yield)."""
 
 
 @register_jitable

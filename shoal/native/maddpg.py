@@ -11,7 +11,7 @@ Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observ
 """
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,6 +41,10 @@ def copies_of_weights(agents: int, rows: int, threads: int) -> float:
     """How often all weights of a team are in native memory: online and target networks, transposed copies and Adam's
     two moments; gradients of every part of the mini-batch, and one agent's gradients for every thread."""
     return 5 + parts_for(agents, rows) + threads / agents
+
+
+Counters = list[list[int]]
+"""Of pieces that are done, by mini-batch and part of it."""
 
 
 class MADDPG:
@@ -118,10 +122,8 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
             program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
 
-    def _record_actions(
-        self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int
-    ) -> list[list[int]]:
-        """All agents' actions in all mini-batches; what counts those that are done, by mini-batch and part."""
+    def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
+        """All agents' actions in all mini-batches; what counts those that are done."""
         minibatches = range(self.minibatches)
         done = [self._counters() for _ in minibatches]
         spans = [[actions(i, m) for i in range(self.spec.agents)] for m in minibatches]
@@ -137,8 +139,7 @@ class MADDPG:
 
     def record_acting(self, seen: int, chosen: int, explore: bool) -> list[Span]:
         """Operations of each agent's policy on observations (E, N, O), for actions (E, N, A)."""
-        program, spec = self.program, self.spec
-        spans = []
+        program, spec, spans = self.program, self.spec, []
         width, size = spec.observation_size, spec.action_size
         for i in range(spec.agents):
             with program.span() as span:
@@ -176,17 +177,17 @@ class MADDPG:
 
     def target_q(self, i: int) -> Rows:
         """r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
-        program, target = self.program, self.program.vector()
+        program, target, rows = self.program, self.program.vector(), self.rows(self.next_joint, self.own(i))
         program.phase("target Q: target Q next")
         with program.temporary():
-            next_q = [critic.forward(self.rows(self.next_joint, i))[-1] for critic in self.critics_of(i, target=True)]
+            next_q = [critic.forward(rows)[-1] for critic in self.critics_of(i, target=True)]
             program.phase("target Q: target Q")
             self.back_up(target, next_q, i)
         return target
 
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """What the critics' output for the next step is worth now."""
-        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0], NOWHERE)
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0])
 
     def q_loss(self, i: int) -> Span:
         """Mean squared error of the critics of agent i, and its gradients."""
@@ -201,7 +202,7 @@ class MADDPG:
             program.phase("Q loss")
             for head, critic in enumerate(self.critics_of(i)):
                 with program.temporary():
-                    outputs, gradient = critic.forward(self.rows(self.joint, i)), program.vector()
+                    outputs, gradient = critic.forward(self.rows(self.joint, self.own(i))), program.vector()
                     program.squared_error(gradient, outputs[-1], target, self.weight + i * self.batch, loss)
                     critic.backward(gradient, outputs, into=self.critic_gradients + head * size)
         return span
@@ -238,8 +239,8 @@ class MADDPG:
         critics = self.critics_of(i)[: self.policy_heads]
         passes = [self.of_own_action(critic, joint, action, i) for critic in critics]
         gradients = [program.vector() for _ in critics]
-        first, second = [*zip(gradients, (outputs[-1] for outputs in passes), strict=True), (NOWHERE, NOWHERE)][:2]
-        program.policy_gradient(first[0], second[0], first[1], second[1], self.weight + i * self.batch, loss)
+        values = chain.from_iterable(zip(gradients, (outputs[-1] for outputs in passes), strict=True))
+        program.policy_gradient(self.weight + i * self.batch, loss, *values)
         by_action = program.scratch(self.spec.action_size)
         for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
             with program.temporary():
@@ -254,7 +255,7 @@ class MADDPG:
         They differ from the joint rows in that action alone, so the first layer is computed with the action as played
         and corrected by (action - played) W_own; or, `dense`, computed with the whole input.
         """
-        program, rows = self.program, self.rows(joint, i)
+        program, rows = self.program, self.rows(joint, self.own(i))
         if self.config.first_layer == "dense":
             whole = program.scratch(self.joint_size)
             program.copy(whole, rows)
@@ -364,14 +365,14 @@ class MADDPG:
         """The number of a stream of noise."""
         return (use * self.spec.agents + i) * self.minibatches + m
 
-    def rows(self, joint: int, i: int) -> Rows:
-        """The joint rows that agent i learns from."""
-        return Rows(joint + self.own(i) * self.batch * self.joint_size, self.joint_size, self.joint_size)
+    def rows(self, joint: int, m: int) -> Rows:
+        """The joint rows of mini-batch m."""
+        return Rows(joint + m * self.batch * self.joint_size, self.joint_size, self.joint_size)
 
     def observation(self, joint: int, i: int, m: int) -> Rows:
         """What agent i saw in the rows of mini-batch m."""
         width = self.spec.observation_size
-        return Rows(joint + m * self.batch * self.joint_size + i * width, self.joint_size, width)
+        return self.rows(joint, m).columns(i * width, width)
 
     def own_column(self, i: int) -> int:
         """Where in a joint row the action of agent i begins."""
@@ -379,8 +380,7 @@ class MADDPG:
 
     def played(self, joint: int, i: int, m: int) -> Rows:
         """What agent i played in the rows of mini-batch m."""
-        at = joint + m * self.batch * self.joint_size + self.own_column(i)
-        return Rows(at, self.joint_size, self.spec.action_size)
+        return self.rows(joint, m).columns(self.own_column(i), self.spec.action_size)
 
     def presence(self, alive: int, i: int, m: int) -> int:
         """Who is there, as factors of actions."""
