@@ -1,4 +1,4 @@
-"""Activation functions in compiled loops.
+"""Activation functions and heads of policies in compiled loops.
 
 Mish, SiLU, GELU and `fast_tanh` compute in float64 and without calls to the library, except for erf, so that LLVM
 vectorises the loops around them.
@@ -15,6 +15,7 @@ RELU, TANH, ELU, LEAKY, SIGMOID, NONE, MISH, SILU, GELU, GELU_TANH, CLIP_2 = ran
 assert (LEAK, BOUND, *ACTIVATIONS) == (
     0.01, 2.0, "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2",
 )  # fmt: skip
+SQUASHES = ("none", "clip", "tanh")
 LN2 = math.log(2)
 FARTHEST = 80.0
 """Beyond ±80, exp(x) neither changes a float32 sum with 1 nor is changed by it."""
@@ -110,3 +111,29 @@ def activate(y, activation, tanh):  # type: ignore[no-untyped-def]
     elif activation == CLIP_2:
         for u in range(y.size):
             y[u] = min(max(y[u], np.float32(-BOUND)), np.float32(BOUND))
+
+
+@njit(inline="always")
+def choose(outputs, noise):  # type: ignore[no-untyped-def]
+    """The largest of an agent's outputs (A,), after uniform noise (A,) that makes it a sample if there is any."""
+    best, choice = np.float32(-np.inf), 0
+    for a in range(outputs.size):
+        value = outputs[a]
+        if noise.size:
+            value -= np.log(-np.log(noise[a]))
+        if value > best:
+            best, choice = value, a
+    return choice
+
+
+@njit(inline="always")
+def to_box(outputs, squash, low, high, tanh, action):  # type: ignore[no-untyped-def]
+    """Write the action (A,) of an agent's outputs, squashed as `SQUASHES[squash]` says."""
+    for a in range(low.size):
+        if squash == 0:
+            action[a] = outputs[a]
+        elif squash == 1:
+            action[a] = min(max(outputs[a], low[a]), high[a])
+        else:
+            middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
+            action[a] = middle + half * tanh(outputs[a])

@@ -54,11 +54,11 @@ class Engine(Protocol):
 
 def check_observation(policy: Policy, observation: NDArray[Any]) -> None:
     """Raise a `UserError` unless the observation is (B, N, O) with at least one row."""
-    expected = (policy.agents, policy.observation_size)
-    if observation.ndim != 3 or observation.shape[1:] != expected or not len(observation):
+    n, size = policy.agents, policy.observation_size
+    if observation.ndim != 3 or observation.shape[1:] != (n, size) or not len(observation):
         raise UserError(
-            f"The observation has the shape {observation.shape}, but the policy takes (batch, {expected[0]}, "
-            f"{expected[1]}): batch, agents, observation."
+            f"The observation has the shape {observation.shape}, but the policy takes (batch, {n}, {size}): "
+            "batch, agents, observation."
         )
 
 
@@ -144,12 +144,8 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
     return layers, policy.head.kind, sizes, policy.one_hot, policy.image
 
 
-def same_frame(old: Policy, new: Policy) -> bool:
-    """Whether everything but the weights is equal: normaliser, action bounds, input grids."""
-    return _frame(old) == _frame(new)
-
-
-def _frame(policy: Policy) -> tuple[Any, ...]:
+def besides_weights(policy: Policy) -> tuple[Any, ...]:
+    """All that acting depends on besides weights, to be compared: normaliser, action bounds, input grids."""
     head, norm = policy.head, policy.normaliser
     arrays = [head.low, head.high, *((norm.mean, norm.var) if norm else ())]
     arrays += [array for grid in policy.grids for array in (grid.scale, grid.zero_point)]
@@ -177,8 +173,8 @@ def make_engine(
     if not wanted:
         raise UserError(f"The engine '{name}' does not support the precision '{precision}'; the onnx engine does.")
     if len(wanted) > 1:
-        wanted = [kind for kind in wanted if kind[0] != "numba" or runs_in_numba(policy)]
-        wanted = [kind for kind in wanted if kind[0] != "native" or runs_in_native(policy)]
+        runs = {"numba": runs_in_numba(policy), "native": runs_in_native(policy), "onnx": True}
+        wanted = [kind for kind in wanted if runs[kind[0]]]
     engines = [_make(policy, kind, threads, batch) for kind in wanted]
     return engines[0] if len(engines) == 1 else fastest(engines, policy, batch)
 

@@ -92,25 +92,18 @@ def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array, deviati
         choice = np.where(noise[..., 0] < deviation, chosen, (outputs + policy.mask).argmax(-1))
         return (np.arange(size) == choice[..., None]).astype(np.float32)
     if policy.head.discrete:
-        soft = _softmax(outputs + policy.mask + noise)
+        logits = outputs + policy.mask + noise
+        powers = np.exp(logits - logits.max(-1, keepdims=True))
+        soft = powers / powers.sum(-1, keepdims=True)
         if not exploration.one_hot:
             return soft
         return (np.arange(size) == soft.argmax(-1)[..., None]).astype(np.float32)
     mean = outputs[..., :size]
     if policy.head.kind == "gaussian":
-        return np.tanh(mean + np.exp(_log_deviation(outputs[..., size:])) * noise) * real
+        half = (LOG_STD_HIGH - LOG_STD_LOW) / 2  # as `shoal.networks.actors.log_deviation`
+        log_deviation = np.asarray(LOG_STD_LOW + half * (np.tanh(outputs[..., size:]) + 1), np.float32)
+        return np.tanh(mean + np.exp(log_deviation) * noise) * real
     return np.clip(np.tanh(mean) + np.float32(deviation) * noise, -1, 1) * real
-
-
-def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
-def _log_deviation(output: Array) -> Array:
-    """As `shoal.networks.actors.log_deviation`."""
-    half = (LOG_STD_HIGH - LOG_STD_LOW) / 2
-    return np.asarray(LOG_STD_LOW + half * (np.tanh(output) + 1), np.float32)
 
 
 def _explorable(policy: Policy) -> Policy:

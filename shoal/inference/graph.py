@@ -66,12 +66,11 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
     """The model of a policy."""
     policy = policy.played()
     graph = Graph()
-    x = OBSERVATION
     ports, batch = Ports.of(policy), 1 if form.alone else "batch"
     inputs = [_value(name, TensorProto.FLOAT, (batch, *shape)) for name, shape in ports.inputs.items()]
-    x = _observe(graph, policy, x)
+    x = _observe(graph, policy, OBSERVATION)
     x = _network(graph, policy, form, x)
-    x = _head(graph, policy, x)
+    _head(graph, policy, x)
     graph.nodes[-1].output[0] = ACTION
     kind = TensorProto.INT64 if ports.discrete else TensorProto.FLOAT
     outputs = [_value(ACTION, kind, (batch, *ports.output))]
@@ -192,8 +191,10 @@ def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | 
     if form.precision == "int8":
         if isinstance(layer, Conv2d):
             return _images(graph, layer, x, weight, scale, bias, sums, positive)
-        if form.alone and agent is not None:
-            return _fused(graph, x, weight, scale, bias)
+        if form.alone and agent is not None:  # in the pattern that ONNX Runtime fuses into one kernel
+            codes, x_scale, zero = graph("DynamicQuantizeLinear", x, outputs=3)
+            whole = graph("Cast", graph("MatMulInteger", codes, weight, zero), to=TensorProto.FLOAT)
+            return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
         return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, agent is None, positive)
     if form.precision == "static-int8":
         weight = graph("DequantizeLinear", weight, scale, key(k, "zero", agent), axis=1 if linear else 0)
@@ -212,16 +213,9 @@ def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | 
     return str(graph("Conv", x, weight, bias, strides=stride, pads=[ph, pw, ph, pw]))
 
 
-def _fused(graph: Graph, x: str, weight: str, scale: str, bias: str) -> str:
-    """The int8 product of one row, in the pattern that ONNX Runtime fuses into one kernel."""
-    codes, x_scale, zero = graph("DynamicQuantizeLinear", x, outputs=3)
-    whole = graph("Cast", graph("MatMulInteger", codes, weight, zero), to=TensorProto.FLOAT)
-    return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
-
-
 def _codes(graph: Graph, x: str, rows: str, sums: str, positive: bool) -> tuple[str, str, str]:
     """The codes of x (…, B, I), whose `rows` are (R, I), their scales (…, B, 1) and zero points, "" if all are 0."""
-    axis, flat = graph.constant([-1], np.int64), graph.constant([-1], np.int64)
+    axis = flat = graph.constant([-1], np.int64)
     extent = graph("ReduceMax", x, axis, keepdims=1)  # (…, B, 1)
     if positive:
         graph.arrays.pop(sums)

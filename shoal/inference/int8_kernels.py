@@ -27,7 +27,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from shoal.compiled import njit
-from shoal.inference.activation_kernels import activate, fast_tanh
+from shoal.inference.activation_kernels import activate, choose, fast_tanh, to_box
 from shoal.system.processors import has_vnni, vector_features
 from shoal.system.tiles import I8, I16, I32, I64, call, load, loop, splat, store
 
@@ -43,7 +43,6 @@ PORTABLE, AVX2, VNNI = range(3)
 ROWS = 32
 """Rows that go through a layer together."""
 TINY = np.finfo(np.float32).tiny
-NO_SQUASH, CLIP = range(2)
 
 
 @cache
@@ -78,10 +77,8 @@ def _multiply_add(builder: Any, kind: int, total: Any, x: Any, weights: Any) -> 
     if kind == AVX2:
         eighths, halves = ir.VectorType(I8, 4 * LANES), ir.VectorType(I16, 2 * LANES)
         x, weights = builder.bitcast(x, eighths), builder.bitcast(weights, eighths)
-        pairs, ones = (
-            call(builder, "llvm.x86.avx2.pmadd.ub.sw", halves, x, weights),
-            ir.Constant(halves, [1] * 2 * LANES),
-        )
+        pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", halves, x, weights)
+        ones = ir.Constant(halves, [1] * 2 * LANES)
         return builder.add(total, call(builder, "llvm.x86.avx2.pmadd.wd", VECTOR, pairs, ones))
     for k in range(GROUP):  # byte k of each lane, the lowest first
         code = builder.and_(builder.lshr(x, all_lanes(8 * k)), all_lanes(255))
@@ -90,75 +87,57 @@ def _multiply_add(builder: Any, kind: int, total: Any, x: Any, weights: Any) -> 
     return total
 
 
-class _Tile:
-    """Generates code that multiplies `rows` rows of codes by one tile of 16 units.
+def _tile(rows: int, unroll: int) -> Any:
+    """An intrinsic that multiplies `rows` rows of codes by one tile of 16 units; addresses and steps are in bytes.
 
     `unroll` groups of inputs are added at a time, each to its own totals: those stay in registers.
     """
+    count = rows * PARTS
 
-    def __init__(self, kind: int, rows: int, unroll: int) -> None:
-        self.kind, self.rows, self.unroll = kind, rows, unroll
-
-    def __call__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if self.kind in available():  # otherwise never called, and LLVM could not compile it
-            self._write(context, builder, signature, arguments)
-        return context.get_dummy_value()
-
-    def _write(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
-        def first_byte(k: int, at: Any) -> Any:
-            data = context.make_array(signature.args[k])(context, builder, arguments[k]).data
-            return builder.gep(builder.bitcast(data, I8.as_pointer()), [at])
-
-        _, sums_at, sums_step, _, codes_at, codes_step, _, weights_at, groups = arguments
-        sums, codes, weights = first_byte(0, sums_at), first_byte(3, codes_at), first_byte(6, weights_at)
-        rows = [builder.gep(codes, [builder.mul(codes_step, I64(r))]) for r in range(self.rows)]
-
-        def at(base: Any, offset: int) -> Any:
-            return builder.gep(base, [I64(offset)])
+    def write(builder: Any, kind: int, sums: Any, sums_step: Any, codes: Any, codes_step: Any, weights: Any,
+              groups: Any) -> None:  # fmt: skip
+        starts = [builder.add(codes, builder.mul(codes_step, I64(r))) for r in range(rows)]
 
         def add_groups(group: Any, totals: list[Any]) -> list[Any]:
             """As many groups of inputs as there are sets of totals, each added to its own."""
-            after, count = [], self.rows * PARTS
+            after = []
             for k in range(len(totals) // count):
-                number = builder.add(group, I64(k))
-                block = builder.gep(weights, [builder.mul(number, I64(GROUP * TILE))])
-                vectors = [load(builder, at(block, 4 * LANES * p), VECTOR) for p in range(PARTS)]
-                for r, row in enumerate(rows):
-                    x = load(builder, builder.gep(row, [builder.mul(number, I64(GROUP))]), I32)
-                    x = splat(builder, x, LANES)
+                at = builder.mul(builder.add(group, I64(k)), I64(GROUP))
+                block = builder.add(weights, builder.mul(at, I64(TILE)))
+                vectors = [load(builder, builder.add(block, I64(4 * LANES * p)), VECTOR) for p in range(PARTS)]
+                for r, start in enumerate(starts):
+                    x = splat(builder, load(builder, builder.add(start, at), I32), LANES)
                     for p, vector in enumerate(vectors):
-                        total = totals[k * count + r * PARTS + p]
-                        after.append(_multiply_add(builder, self.kind, total, x, vector))
+                        after.append(_multiply_add(builder, kind, totals[k * count + r * PARTS + p], x, vector))
             return after
 
-        totals = [ir.Constant(VECTOR, [0] * LANES)] * self.unroll * self.rows * PARTS
-        whole = builder.mul(builder.sdiv(groups, I64(self.unroll)), I64(self.unroll))
-        totals = loop(builder, I64(0), whole, self.unroll, totals, add_groups)
-        if self.unroll > 1:
-            totals = [reduce(builder.add, totals[k :: self.rows * PARTS]) for k in range(self.rows * PARTS)]
+        totals = [ir.Constant(VECTOR, [0] * LANES)] * unroll * count
+        whole = builder.mul(builder.sdiv(groups, I64(unroll)), I64(unroll))
+        totals = loop(builder, I64(0), whole, unroll, totals, add_groups)
+        if unroll > 1:
+            totals = [reduce(builder.add, totals[k::count]) for k in range(count)]
             totals = loop(builder, whole, groups, 1, totals, add_groups)
         for k, total in enumerate(totals):
-            row = builder.gep(sums, [builder.mul(sums_step, I64(k // PARTS))])
-            store(builder, total, at(row, 4 * LANES * (k % PARTS)))
+            row = builder.add(sums, builder.mul(sums_step, I64(k // PARTS)))
+            store(builder, total, builder.add(row, I64(4 * LANES * (k % PARTS))))
 
-
-def _tile(kind: int, rows: int, unroll: int) -> Any:
-    """An intrinsic that multiplies rows by a tile; all offsets and steps are in bytes."""
-    write = _Tile(kind, rows, unroll)
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wanted, *places = arguments
+        for kind in available():  # LLVM could not compile the others
+            with builder.if_then(builder.icmp_signed("==", wanted, I64(kind))):
+                write(builder, kind, *places)
+        return context.get_dummy_value()
 
     @intrinsic
-    def tile(_context, sums, sums_at, sums_step, codes, codes_at, codes_step, weights, weights_at, groups):  # type: ignore[no-untyped-def]
-        at = types.intp
-        return types.void(sums, at, at, codes, at, at, weights, at, at), write
+    def tile(_context, kind, sums, sums_step, codes, codes_step, weights, groups):  # type: ignore[no-untyped-def]
+        return types.void(*[types.int64] * 7), generate
 
     return tile
 
 
 MANY = 4
 """Rows multiplied by a tile at once, if there are so many."""
-_one_portable, _many_portable = _tile(PORTABLE, 1, 4), _tile(PORTABLE, MANY, 1)
-_one_avx2, _many_avx2 = _tile(AVX2, 1, 4), _tile(AVX2, MANY, 1)
-_one_vnni, _many_vnni = _tile(VNNI, 1, 4), _tile(VNNI, MANY, 1)
+_one, _many = _tile(1, 4), _tile(MANY, 1)
 
 
 @njit(cache=True, nogil=True)
@@ -177,25 +156,16 @@ def products(kind, rows, codes, codes_step, weights, at, groups, tiles, sums, su
         sums: int32, a row every `sums_step` numbers; overwritten.
         sums_step: At least 16 * tiles.
     """
+    first_sum, first_code, first_weight = sums.ctypes.data, codes.ctypes.data, weights.ctypes.data + at
     for t in range(tiles):
-        w, r = at + t * groups * GROUP * TILE, 0
+        w, r = first_weight + t * groups * GROUP * TILE, 0
         while r < rows:
-            s, c = 4 * (r * sums_step + t * TILE), r * codes_step
+            s, c = first_sum + 4 * (r * sums_step + t * TILE), first_code + r * codes_step
             if r + MANY <= rows:
-                if kind == VNNI:
-                    _many_vnni(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
-                elif kind == AVX2:
-                    _many_avx2(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
-                else:
-                    _many_portable(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                _many(kind, s, 4 * sums_step, c, codes_step, w, groups)
                 r += MANY
             else:
-                if kind == VNNI:
-                    _one_vnni(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
-                elif kind == AVX2:
-                    _one_avx2(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
-                else:
-                    _one_portable(sums, s, 4 * sums_step, codes, c, codes_step, weights, w, groups)
+                _one(kind, s, 4 * sums_step, c, codes_step, w, groups)
                 r += 1
 
 
@@ -286,33 +256,6 @@ def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untype
         activate_row(x[r, :units], fields[ACTIVATION])
 
 
-@njit(error_model="numpy")
-def _choose(outputs, noise, actions):  # type: ignore[no-untyped-def]
-    """Choices (B,) for one agent's outputs (B, U); noise (B, U), or empty to take the largest."""
-    for b in range(actions.size):
-        best, actions[b] = np.float32(-np.inf), 0
-        for a in range(outputs.shape[1]):
-            value = outputs[b, a]
-            if noise.size:
-                value -= np.log(-np.log(noise[b, a]))
-            if value > best:
-                best, actions[b] = value, a
-
-
-@njit(error_model="numpy")
-def _squash(outputs, squash, low, high, actions):  # type: ignore[no-untyped-def]
-    """Boxes (B, A) for one agent's outputs (B, U)."""
-    for b in range(len(actions)):
-        for a in range(low.size):
-            if squash == NO_SQUASH:
-                actions[b, a] = outputs[b, a]
-            elif squash == CLIP:
-                actions[b, a] = min(max(outputs[b, a], low[a]), high[a])
-            else:
-                middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
-                actions[b, a] = middle + half * fast_tanh(outputs[b, a])
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
     """Actions for raw observations (B, N, O).
@@ -337,11 +280,12 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
             _observe(observation[first:last], n, header, packed, scratch[0])
             for k in range(header[LAYERS]):
                 _layer(k, n, last - first, header, packed, kind, scratch)
-            if choices.size:
-                drawn = noise[first:last, n] if noise.size else noise[:, 0]
-                _choose(scratch[0, :, : sizes[n]], drawn, choices[first:last, n])
-            else:
-                _squash(scratch[0], header[SQUASH], ends[0, n], ends[1, n], boxes[first:last, n])
+            for b in range(first, last):
+                outputs = scratch[0, b - first]
+                if choices.size:
+                    choices[b, n] = choose(outputs[: sizes[n]], noise[b, n])
+                else:
+                    to_box(outputs, header[SQUASH], ends[0, n], ends[1, n], fast_tanh, boxes[b, n])
 
 
 @njit(cache=True, nogil=True)

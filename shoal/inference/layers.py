@@ -41,8 +41,26 @@ class Quantized:
         return self.weight.bits
 
 
+class _Layer:
+    """What both kinds of layers have."""
+
+    weight: Array
+    bias: Array
+    quantized: Quantized | None
+
+    @property
+    def outputs(self) -> int:
+        """U."""
+        return self.bias.shape[-1]
+
+    @property
+    def played_weight(self) -> Array:
+        """The weights, rounded if they were frozen to a grid."""
+        return self.weight if self.quantized is None else self.quantized.weight.round(self.weight)
+
+
 @dataclass(frozen=True, eq=False)
-class Linear:
+class Linear(_Layer):
     """activation(x W + b) of all agents."""
 
     weight: Array  # (N, I, U)
@@ -50,19 +68,9 @@ class Linear:
     activation: Activation = "none"
     quantized: Quantized | None = None
 
-    @property
-    def outputs(self) -> int:
-        """U."""
-        return self.weight.shape[2]
-
-    @property
-    def played_weight(self) -> Array:
-        """The weights, rounded if they were frozen to a grid."""
-        return _played(self)
-
 
 @dataclass(frozen=True, eq=False)
-class Conv2d:
+class Conv2d(_Layer):
     """activation(conv(x, W) + b) of one agent's image; the first linear layer after it takes it flattened."""
 
     weight: Array  # (U, C, Kh, Kw)
@@ -72,16 +80,6 @@ class Conv2d:
     activation: Activation = "relu"
     quantized: Quantized | None = None
 
-    @property
-    def outputs(self) -> int:
-        """U."""
-        return self.weight.shape[0]
-
-    @property
-    def played_weight(self) -> Array:
-        """The weights, rounded if they were frozen to a grid."""
-        return _played(self)
-
     def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Height and width of its output for an image of this height and width."""
         kernel = self.weight.shape[2:]
@@ -90,10 +88,6 @@ class Conv2d:
 
 
 Layer = Linear | Conv2d
-
-
-def _played(layer: Layer) -> Array:
-    return layer.weight if layer.quantized is None else layer.quantized.weight.round(layer.weight)
 
 
 def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
@@ -140,9 +134,8 @@ def run_layer(
         if layer.quantized.input is not None:
             x = layer.quantized.input.round(x)
     if isinstance(layer, Conv2d):
-        return activate(convolve(x[0], weight, layer.stride, layer.padding) + bias[:, None, None], layer.activation)[
-            None
-        ]
+        y = convolve(x[0], weight, layer.stride, layer.padding) + bias[:, None, None]
+        return activate(y, layer.activation)[None]
     x = x.reshape(*x.shape[:2], -1)
     return activate(x @ weight + bias[:, None], layer.activation)
 
@@ -185,9 +178,8 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
     if isinstance(layer, Linear):
         return encode(layer.weight, bits)
     codes, grid = encode(as_matrix(layer.weight), bits)
-    return np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape), Grid.symmetric(
-        grid.scale.reshape(-1, 1, 1, 1), bits
-    )
+    codes = np.ascontiguousarray(codes[0].T).reshape(layer.weight.shape)
+    return codes, Grid.symmetric(grid.scale.reshape(-1, 1, 1, 1), bits)
 
 
 def layer_of_agent(layer: Layer, agent: int) -> Layer:
@@ -231,8 +223,7 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be run.")
     if layer.quantized is not None:
-        outputs = layer.outputs
-        shape = (outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, outputs)
+        shape = (layer.outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, layer.outputs)
         _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
         if layer.quantized.input is not None:
             _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
@@ -242,12 +233,8 @@ def _check_grid(grid: Grid, what: str, kind: GridKind, shape: tuple[int, ...]) -
     """Raise a `UserError` unless the grid has this kind and shape."""
     check_range(f"{what} on a grid whose number of bits", grid.bits, 2, 16)
     scale, zero = grid.scale, grid.zero_point
-    if (
-        grid.kind != kind
-        or scale.shape != shape
-        or zero.shape != shape
-        or (scale.dtype.kind, zero.dtype.kind) != ("f", "i")
-    ):
+    kinds = grid.kind, scale.dtype.kind, zero.dtype.kind
+    if kinds != (kind, "f", "i") or scale.shape != shape or zero.shape != shape:
         raise UserError(f"{what} on a grid that is not {kind} with scales of shape {shape}.")
     if not (np.isfinite(scale) & (scale > 0)).all() or not ((zero >= 0) & (zero <= grid.highest)).all():
         raise UserError(f"{what} on a grid with an invalid scale or zero point.")

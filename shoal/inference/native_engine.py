@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from shoal.errors import UserError, check_range
 from shoal.inference import int8_kernels as kernels
+from shoal.inference.activation_kernels import SQUASHES
 from shoal.inference.engine import NATIVE_INPUTS, CompiledEngine, fitting, frame_of, refuse_grids
 from shoal.inference.form import Arrays, Form, layer_arrays
 from shoal.inference.grid import safe_bits
@@ -32,7 +33,7 @@ Words = NDArray[np.int64]
 
 MAGIC, VERSION = int.from_bytes(b"shoal-i8", "little"), 1
 ALIGN = 64
-HEADS, SQUASHES = ("argmax", "categorical", "box", "gaussian"), ("none", "clip", "tanh")
+HEADS = ("argmax", "categorical", "box", "gaussian")
 
 
 def padded(size: int, to: int) -> int:
@@ -92,7 +93,8 @@ def write_codes(policy: Policy, bits: int, out: Bytes | None = None) -> Bytes:
     header = header_of(policy, bits)
     size = int(header[kernels.SIZE])
     if out is None:
-        out = empty(size)
+        whole = np.empty(size + ALIGN, np.uint8)
+        out = whole[-whole.ctypes.data % ALIGN :]
     elif out.dtype != np.uint8 or not out.flags.c_contiguous or out.ctypes.data % 8 or out.size < size:
         raise ValueError(f"out must be {size} or more contiguous bytes that start at a multiple of 8")
     out = out.reshape(-1)[:size]
@@ -106,13 +108,6 @@ def write_codes(policy: Policy, bits: int, out: Bytes | None = None) -> Bytes:
         kernels.lay_out(np.ascontiguousarray(arrays["weight"]), parts["weight"].view(np.uint32)[..., 0], parts["sums"])
     out.view(np.uint64)[kernels.CHECKSUM] = kernels.checksum(out.view(np.uint64))
     return out
-
-
-def empty(size: int) -> Bytes:
-    """A new buffer, aligned to 64 bytes."""
-    whole = np.empty(size + ALIGN, np.uint8)
-    begin = -whole.ctypes.data % ALIGN
-    return whole[begin : begin + size]
 
 
 def open_codes(buffer: Any, expected: Words) -> tuple[Words, Bytes]:

@@ -9,14 +9,13 @@ from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.errors import UserError
-from shoal.inference.activation_kernels import activate, library_tanh
+from shoal.inference.activation_kernels import SQUASHES, activate, choose, library_tanh, to_box
 from shoal.inference.engine import CompiledEngine, fitting, frame_of, refuse_grids
 from shoal.inference.layers import ACTIVATIONS, Array, Linear
 from shoal.inference.policy import Policy
 
 # positions in the array of integers
 AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
-SQUASHES = ("none", "clip", "tanh")
 
 
 @njit(inline="always")
@@ -68,28 +67,15 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
 def _play(observation, whole, numbers, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
     """Choices (B, N), or boxes (B, N, A), for observations (B, N, O); noise (B, N, A), or empty without sampling."""
-    size, squash = whole[ACTION], whole[SQUASH]
+    size, sizes = whole[ACTION], whole[FIRST + 3 * whole[LAYERS] :]
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
             x, at = _forward(observation[b, n], n, whole, numbers, scratch)
             if choices.size:
-                best, choices[b, n] = np.float32(-np.inf), 0
-                for a in range(whole[FIRST + 3 * whole[LAYERS] + n]):
-                    value = x[a]
-                    if noise.size:
-                        value -= np.log(-np.log(noise[b, n, a]))
-                    if value > best:
-                        best, choices[b, n] = value, a
-                continue
-            low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
-            for a in range(size):
-                if squash == 0:
-                    boxes[b, n, a] = x[a]
-                elif squash == 1:
-                    boxes[b, n, a] = min(max(x[a], low[a]), high[a])
-                else:
-                    middle, half = (high[a] + low[a]) / np.float32(2), (high[a] - low[a]) / np.float32(2)
-                    boxes[b, n, a] = middle + half * np.tanh(x[a])
+                choices[b, n] = choose(x[: sizes[n]], noise[b, n])
+            else:
+                low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
+                to_box(x, whole[SQUASH], low, high, library_tanh, boxes[b, n])
 
 
 class NumbaEngine(CompiledEngine):

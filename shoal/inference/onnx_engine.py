@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from shoal.errors import UserError
-from shoal.inference.engine import check_noise, check_observation, fitting, same_frame
+from shoal.errors import UserError, check_choice
+from shoal.inference.engine import besides_weights, check_noise, check_observation, fitting
 from shoal.inference.form import ACTION, OBSERVATION, Arrays, Form, Ports, named_arrays, weight_arrays
 from shoal.inference.graph import build
 from shoal.inference.grid import safe_bits
@@ -35,19 +35,16 @@ class Binding:
         self.bound = session.io_binding()
         self._session = session
         for name, shape in ports.inputs.items():
-            self._input(name, self.observation if name == OBSERVATION else self.noise, (batch, *shape))
+            self.give(name, self.observation if name == OBSERVATION else self.noise, (batch, *shape))
         self.bound.bind_output(ACTION, "cpu", 0, kind, (batch, *ports.output), self.actions.ctypes.data)
 
-    def give(self, name: str, array: NDArray[Any]) -> None:
-        """Bind weights that are inputs of the graph."""
-        self._input(name, array, array.shape)
+    def give(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
+        """Bind an input of the graph, which may be weights."""
+        self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
 
     def run(self) -> None:
         """Run from `observation` to `actions`."""
         self._session.run_with_iobinding(self.bound)
-
-    def _input(self, name: str, array: NDArray[Any], shape: tuple[int, ...]) -> None:
-        self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
 
 
 class Side:
@@ -87,7 +84,7 @@ class Side:
         if batch not in self.bindings:
             binding = self.bindings[batch] = Binding(self.session, self.policy, batch)
             for name, array in self.given.items():
-                binding.give(name, array)
+                binding.give(name, array, array.shape)
         return self.bindings[batch]
 
 
@@ -113,8 +110,7 @@ class OnnxEngine:
 
     def __init__(self, policy: Policy, precision: str = "float32", threads: int = 1, batch: int = 1) -> None:
         """`batch` is the batch size to prepare for; others are prepared on first use."""
-        if precision not in ("float32", "float16", "int8"):
-            raise UserError(f"The precision '{precision}' is not known; choose one of: float32, float16, int8.")
+        check_choice("The precision", precision, ("float32", "float16", "int8"))
         self.policy, self.precision, self.threads = policy.played(), precision, threads
         self._given = precision == "float32" and batch == 1
         self._draws = Draws()
@@ -144,7 +140,7 @@ class OnnxEngine:
     def load(self, policy: Policy) -> None:
         """Load other weights into every graph; with another normaliser or action bounds the graphs are rebuilt."""
         policy = fitting(self.policy, policy)
-        if same_frame(self.policy, policy):
+        if besides_weights(self.policy) == besides_weights(policy):
             for side in self._sides.values():
                 side.load(policy)
         else:

@@ -53,11 +53,8 @@ def check_graph(path: Path, proto: onnx.ModelProto, size: int) -> None:
     except Contradiction as error:
         raise UserError(f"'{path}' is damaged: the shapes of its {error} are inconsistent.") from None
     computed = _check_work(path, shapes, proto.graph, size)
-    check_fits(
-        f"The policy in '{path}'",
-        4 * (size + computed),  # its bytes are read, parsed, unpacked and prepacked
-        lambda usable: "use a machine with more memory",
-    )
+    needed = 4 * (size + computed)  # its bytes are read, parsed, unpacked and prepacked
+    check_fits(f"The policy in '{path}'", needed, lambda usable: "use a machine with more memory")
 
 
 def _strange(proto: onnx.ModelProto) -> Iterator[str]:
@@ -105,11 +102,8 @@ def _check_work(path: Path, shapes: dict[str, Shape], graph: onnx.GraphProto, si
             products += outputs * shapes[node.input[0]][-1]
         elif node.op_type.startswith("Conv"):
             products += outputs * math.prod(shapes[node.input[1]][1:])
-    for what, count, most in (
-        ("numbers", touched, TIMES * size + ANY),
-        ("products", products, TIMES * size + MOST_PRODUCTS),
-    ):
-        if count > most:
+    for what, count, constant in (("numbers", touched, ANY), ("products", products, MOST_PRODUCTS)):
+        if count > TIMES * size + constant:
             raise UserError(
                 f"'{path}' was not written by `shoal export`: a file of {size:,} bytes would compute with "
                 f"{count:,} {what} for one state."
@@ -279,23 +273,10 @@ SAME = {
 }  # fmt: skip
 BROADCAST = {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "Div", "Max", "Min", "Mul", "Sub"}
 RULES: dict[str, Rule] = {
-    "ArgMax": _argmax,
-    "Concat": _concat,
-    "Conv": _conv,
-    "ConvInteger": _conv,
-    "Flatten": _flatten,
-    "MatMul": _matmul,
-    "MatMulInteger": _matmul,
-    "OneHot": _one_hot,
-    "Pad": _pad,
-    "ReduceMax": _reduce,
-    "ReduceMin": _reduce,
-    "Reshape": _reshape,
-    "Shape": _shape,
-    "Slice": _slice,
-    "Squeeze": _squeeze,
-    "Transpose": _transpose,
+    "ArgMax": _argmax, "Concat": _concat, "Conv": _conv, "ConvInteger": _conv, "Flatten": _flatten, "MatMul": _matmul,
+    "MatMulInteger": _matmul, "OneHot": _one_hot, "Pad": _pad, "ReduceMax": _reduce, "ReduceMin": _reduce,
+    "Reshape": _reshape, "Shape": _shape, "Slice": _slice, "Squeeze": _squeeze, "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
-}
+}  # fmt: skip
 OPERATORS = frozenset({"DynamicQuantizeLinear", "Split"} | SAME | BROADCAST | RULES.keys())
 """All operators that `graph.build` writes."""

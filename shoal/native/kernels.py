@@ -1,16 +1,16 @@
-"""The operations that pieces of work are made of: products, samples of policies and their gradients, losses, Adam.
+"""The operations that pieces of work are made of: products, losses, Adam, and those of `policy_kernels.py`.
 
-Each is declared once, here (`operations.py` says how). They know nothing of agents or algorithms: `maddpg.py` and
-`masac.py` say which follows which. Arrays are flat; `ld` is the distance between two rows. Columns from `size` on are
-padding, and stay zero.
-Shape letters: B batch rows (here those of a chunk), A action, H hidden units.
+Each is declared once (`operations.py` says how). They know nothing of agents or algorithms: `maddpg.py` and `masac.py`
+say which follows which. Arrays are flat; `ld` is the distance between two rows.
+Shape letters: B batch rows (here those of a chunk), H hidden units.
 """
 
 import math
 from typing import Any
 
 from shoal.compiled import njit
-from shoal.native.arithmetic import exp, gumbel_exponential, log, normal, number, softplus, tanh
+from shoal.native import policy_kernels
+from shoal.native.arithmetic import exp, number
 from shoal.native.machine import read_clock, view
 from shoal.native.operations import (
     NOWHERE,
@@ -22,7 +22,6 @@ from shoal.native.operations import (
     Reads,
     Real,
     RowCount,
-    Stream,
     Writes,
     operation,
 )  # fmt: skip
@@ -35,29 +34,18 @@ DEPTH = 384
 
 
 def _make_panel(columns: int, lanes: int, sizes: tuple[int, ...]) -> Any:
-    """A function that computes so many columns of a product, for all rows: tiles of the largest size, then smaller."""
-    rows0, rows1, rows2, rows3 = sizes
-    tile0, tile1, tile2, tile3 = (make_tile(rows, columns, lanes) for rows in sizes)
+    """A function that computes so many columns of a product, from row r on: tiles of the first size, then smaller."""
+    rows, smaller = sizes[0], sizes[1:]
+    tile, finish = make_tile(rows, columns, lanes), _make_panel(columns, lanes, smaller) if smaller else None
 
     @njit(nogil=True, error_model="numpy")
-    def panel(like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
-        r = 0
-        while r + rows0 <= m:
+    def panel(r, like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
+        while r + rows <= m:
             at, at_a = r * ldc * item, a + r * row_step * item
-            tile0(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-            r += rows0
-        while r + rows1 <= m:
-            at, at_a = r * ldc * item, a + r * row_step * item
-            tile1(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-            r += rows1
-        while r + rows2 <= m:
-            at, at_a = r * ldc * item, a + r * row_step * item
-            tile2(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-            r += rows2
-        while r < m:
-            at, at_a = r * ldc * item, a + r * row_step * item
-            tile3(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
-            r += rows3
+            tile(like, c + at, ldc, at_a, row_step, k_step, b, ldb, depth, bias, mask + at, start, end)
+            r += rows
+        if finish is not None:
+            finish(r, like, item, c, ldc, a, row_step, k_step, b, ldb, m, depth, bias, mask, start, end)
 
     return panel
 
@@ -90,10 +78,10 @@ def product(  # type: ignore[no-untyped-def]
             at_b = b + (row * ldb + u if ldb else u * b_rows + row * width) * item
             at_c = u if ldc else u * c_rows
             if width == PANEL:
-                _panel(like, item, c + at_c * item, step_c, at_a, row_step, k_step, at_b, step_b, m, depth,
+                _panel(0, like, item, c + at_c * item, step_c, at_a, row_step, k_step, at_b, step_b, m, depth,
                        bias + u * item, mask + at_c * item, first, last)  # fmt: skip
             else:
-                _narrow_panel(like, item, c + at_c * item, step_c, at_a, row_step, k_step, at_b, step_b, m, depth,
+                _narrow_panel(0, like, item, c + at_c * item, step_c, at_a, row_step, k_step, at_b, step_b, m, depth,
                               bias + u * item, mask + at_c * item, first, last)  # fmt: skip
         k0 += depth
         if k0 >= k:
@@ -135,10 +123,8 @@ def dots(like, item, rows, out: Writes, x: Reads, ld_x, weight: Reads, bias: Rea
 def copy(like, item, rows, target: Writes, ld_target, width_target, source: Reads, ld_source, by: Reads = NOWHERE):  # type: ignore[no-untyped-def]
     """target[r, :width_target] = source[r, :width_target], times by[r] if there is one."""
     for r in range(rows):
-        to, row = (
-            view(like, target + r * ld_target * item, width_target),
-            view(like, source + r * ld_source * item, width_target),
-        )
+        to = view(like, target + r * ld_target * item, width_target)
+        row = view(like, source + r * ld_source * item, width_target)
         if by:
             factor = view(like, by + r * item, 1)[0]
             for u in range(width_target):
@@ -158,249 +144,17 @@ def subtract(like, item, rows, target: Writes, ld_target, width_target, x: Reads
             to[u] = left[u] - right[u]
 
 
-# ---- choices --------------------------------------------------------------------------------------------------------
-
-
-@operation(fastmath={"contract"})
-def gumbel_softmax(  # type: ignore[no-untyped-def]
-    like, row, rows, action: Writes, soft: Writes, logits: Reads, ld_logits, size: Count, key: Stream, hard: Count
-):
-    """soft = softmax(logits + Gumbel noise); action the same, or one-hot where it is largest if `hard`."""
-    x, y, out = (
-        view(like, logits, rows * ld_logits),
-        view(like, soft, rows * ld_logits),
-        view(like, action, rows * ld_logits),
-    )
-    one = number(like, 1.0)
-    for r in range(rows):
-        top = x[r * ld_logits]
-        for a in range(1, size):
-            top = max(top, x[r * ld_logits + a])
-        for a in range(ld_logits):
-            y[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
-    base = row * ld_logits
-    for e in range(rows * ld_logits):
-        y[e] = exp(y[e]) / gumbel_exponential(key, base + e)
-    for r in range(rows):
-        total = like
-        for a in range(size):
-            total += y[r * ld_logits + a]
-        scale = one / total
-        best, largest = 0, like
-        for a in range(ld_logits):
-            y[r * ld_logits + a] = y[r * ld_logits + a] * scale if a < size else like
-            if y[r * ld_logits + a] > largest:
-                best, largest = a, y[r * ld_logits + a]
-        for a in range(ld_logits):
-            out[r * ld_logits + a] = (one if a == best else like) if hard else y[r * ld_logits + a]
-
-
-@operation(fastmath={"contract"})
-def choice_entropy(like, rows, entropy: Writes, probability: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
-    """Exact entropy of the choices, and their probabilities (rows, ld_logits)."""
-    x, p, h = view(like, logits, rows * ld_logits), view(like, probability, rows * ld_logits), view(like, entropy, rows)
-    for r in range(rows):
-        top = x[r * ld_logits]
-        for a in range(1, size):
-            top = max(top, x[r * ld_logits + a])
-        for a in range(ld_logits):
-            p[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
-    for e in range(rows * ld_logits):
-        p[e] = exp(p[e])
-    for r in range(rows):
-        total = like
-        for a in range(size):
-            total += p[r * ld_logits + a]
-        # H = log(total) - sum of p (x - top)
-        mean = like
-        top = x[r * ld_logits]
-        for a in range(1, size):
-            top = max(top, x[r * ld_logits + a])
-        for a in range(ld_logits):
-            p[r * ld_logits + a] = p[r * ld_logits + a] / total if a < size else like
-            mean += p[r * ld_logits + a] * (x[r * ld_logits + a] - top) if a < size else like
-        h[r] = log(total) - mean
-
-
-@operation(fastmath={"contract"})
-def choices_backward(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Writes, action_gradient: Reads, soft: Reads, logits: Reads, ld_logits, size: Count,
-    weight: Reads, penalty: Real, loss: Changes,
-):  # fmt: skip
-    """Gradient of the logits, through soft samples, with the penalty of MADDPG; loss += weighted penalty."""
-    g, da = view(like, gradient, rows * ld_logits), view(like, action_gradient, rows * ld_logits)
-    y = view(like, soft, rows * ld_logits)
-    x = view(like, logits, rows * ld_logits)
-    w = view(like, weight, rows)
-    total = view(like, loss, 1)
-    share = penalty / number(like, size)
-    twice = share + share
-    added = like
-    for r in range(rows):
-        t, square = like, like
-        for a in range(ld_logits):
-            t += y[r * ld_logits + a] * da[r * ld_logits + a]
-        for a in range(size):
-            square += x[r * ld_logits + a] * x[r * ld_logits + a]
-        added += w[r] * square
-        for a in range(ld_logits):
-            slope = twice * w[r] * x[r * ld_logits + a] if a < size else like
-            g[r * ld_logits + a] = y[r * ld_logits + a] * (da[r * ld_logits + a] - t) + slope
-    total[0] += share * added
-
-
-@operation(fastmath={"contract"})
-def choice_entropy_backward(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Changes, probability: Reads, logits: Reads, ld_logits, size: Count, weight: Reads,
-    alpha: Reads,
-):  # fmt: skip
-    """gradient -= weight alpha dH/dlogits, with dH/dlogit = -p (log p + H)."""
-    g, p, x = (
-        view(like, gradient, rows * ld_logits),
-        view(like, probability, rows * ld_logits),
-        view(like, logits, rows * ld_logits),
-    )
-    w, factor = view(like, weight, rows), view(like, alpha, 1)[0]
-    for r in range(rows):
-        # log p = x - normaliser, and H = normaliser - sum of p x
-        mean = like
-        for a in range(size):
-            mean += p[r * ld_logits + a] * x[r * ld_logits + a]
-        for a in range(size):
-            g[r * ld_logits + a] += w[r] * factor * p[r * ld_logits + a] * (x[r * ld_logits + a] - mean)
-
-
-@operation()
-def greedy_choices(like, rows, action: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
-    """One-hot vectors of the largest logits."""
-    x, out = view(like, logits, rows * ld_logits), view(like, action, rows * ld_logits)
-    one = number(like, 1.0)
-    for r in range(rows):
-        best = 0
-        for a in range(1, size):
-            if x[r * ld_logits + a] > x[r * ld_logits + best]:
-                best = a
-        for a in range(ld_logits):
-            out[r * ld_logits + a] = one if a == best else like
-
-
-# ---- boxes ----------------------------------------------------------------------------------------------------------
-
-
-@operation(fastmath={"contract"})
-def squash(like, rows, action: Writes, ld_action, head: Reads, ld_head, size: Count):  # type: ignore[no-untyped-def]
-    """action = tanh of the head's first `size` columns."""
-    x, out = view(like, head, rows * ld_head), view(like, action, rows * ld_action)
-    for r in range(rows):
-        for a in range(ld_action):
-            out[r * ld_action + a] = tanh(x[r * ld_head + a]) if a < size else like
-
-
-@operation(fastmath={"contract"})
-def add_noise(like, row, rows, action: Changes, ld_action, size: Count, key: Stream, deviation: Real):  # type: ignore[no-untyped-def]
-    """action + deviation * normal noise, within the box from -1 to 1."""
-    x = view(like, action, rows * ld_action)
-    one = number(like, 1.0)
-    for r in range(rows):
-        for a in range(size):
-            noisy = x[r * ld_action + a] + deviation * normal(key, (row + r) * ld_action + a)
-            x[r * ld_action + a] = min(max(noisy, -one), one)
-
-
-@operation(fastmath={"contract"})
-def squash_backward(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Writes, ld_gradient, action_gradient: Reads, action: Reads, ld_action, head: Reads,
-    size: Count, weight: Reads, penalty: Real, loss: Changes,
-):  # fmt: skip
-    """Gradient of a deterministic policy's head, with the penalty of MADDPG; loss += weighted penalty."""
-    g = view(like, gradient, rows * ld_gradient)
-    da = view(like, action_gradient, rows * ld_action)
-    y = view(like, action, rows * ld_action)
-    x, w, total = view(like, head, rows * ld_gradient), view(like, weight, rows), view(like, loss, 1)
-    one = number(like, 1.0)
-    share = penalty / number(like, size)
-    twice = share + share
-    added = like
-    for r in range(rows):
-        square = like
-        for a in range(ld_gradient):
-            if a < size:
-                z, t = x[r * ld_gradient + a], y[r * ld_action + a]
-                square += z * z
-                g[r * ld_gradient + a] = da[r * ld_action + a] * (one - t * t) + twice * w[r] * z
-            else:
-                g[r * ld_gradient + a] = like
-        added += w[r] * square
-    total[0] += share * added
-
-
-@operation(fastmath={"contract"})
-def gaussian(  # type: ignore[no-untyped-def]
-    like, row, rows, action: Writes, ld_action, unit: Writes, entropy: Writes, head: Reads, ld_head, width: Count,
-    size: Count, key: Stream, low: Real, high: Real,
-):  # fmt: skip
-    """Squashed Gaussian samples, the noise that they took, and minus their log-probability.
-
-    The head has `width` means and as many outputs for log-deviations from `low` to `high`; `size` of each are real.
-    """
-    x, out, h = view(like, head, rows * ld_head), view(like, action, rows * ld_action), view(like, entropy, rows)
-    noise = view(like, unit, rows * ld_action)
-    half, one, two = number(like, 0.5), number(like, 1), number(like, 2)
-    log_two, constant = number(like, 0.6931471805599453), number(like, 0.9189385332046727)  # log 2, log(2 pi) / 2
-    for r in range(rows):
-        total = like
-        for a in range(ld_action):
-            if a < size:
-                mean, squashed = x[r * ld_head + a], x[r * ld_head + width + a]
-                log_std = low + half * (high - low) * (tanh(squashed) + one)
-                z = number(like, normal(key, (row + r) * ld_action + a))
-                before = mean + exp(log_std) * z
-                # log(1 - tanh(x)^2) in a form that does not cancel for large |x|
-                log_slope = two * (log_two - before - softplus(-two * before, like))
-                total += half * z * z + log_std + constant + log_slope
-                out[r * ld_action + a], noise[r * ld_action + a] = tanh(before), z
-            else:
-                out[r * ld_action + a], noise[r * ld_action + a] = like, like
-        h[r] = total
-
-
-@operation(fastmath={"contract"})
-def gaussian_backward(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Writes, ld_gradient, action_gradient: Reads, action: Reads, ld_action, unit: Reads,
-    head: Reads, width: Count, size: Count, low: Real, high: Real, weight: Reads, alpha: Reads,
-):  # fmt: skip
-    """Gradient of the head of  loss(action) - weight alpha entropy."""
-    g = view(like, gradient, rows * ld_gradient)
-    da = view(like, action_gradient, rows * ld_action)
-    y = view(like, action, rows * ld_action)
-    x, noise, w = view(like, head, rows * ld_gradient), view(like, unit, rows * ld_action), view(like, weight, rows)
-    half, one, two, factor = number(like, 0.5), number(like, 1), number(like, 2), view(like, alpha, 1)[0]
-    for r in range(rows):
-        for a in range(ld_gradient):
-            g[r * ld_gradient + a] = like
-        for a in range(size):
-            t, s = y[r * ld_action + a], tanh(x[r * ld_gradient + width + a])
-            log_std = low + half * (high - low) * (s + one)
-            # d entropy / d before = -2 tanh(before)
-            before = da[r * ld_action + a] * (one - t * t) + w[r] * factor * two * t
-            g[r * ld_gradient + a] = before
-            by_log_std = before * exp(log_std) * noise[r * ld_action + a] - w[r] * factor
-            g[r * ld_gradient + width + a] = by_log_std * half * (high - low) * (one - s * s)
-
-
 # ---- targets and losses ---------------------------------------------------------------------------------------------
 
 
 @operation(fastmath={"contract"})
 def back_up(  # type: ignore[no-untyped-def]
-    like, rows, target: Writes, reward: Reads, ld_reward, bootstrap: Reads, q: Reads, other: Reads,
+    like, rows, target: Writes, reward: Reads, ld_reward, bootstrap: Reads, q: Reads, other: Reads = NOWHERE,
     entropy: Reads = NOWHERE, ld_entropy=0, alpha: Reads = NOWHERE,
 ):  # fmt: skip
     """target = reward + bootstrap (the smaller of q and other + alpha entropy); `other` or `entropy` may be absent."""
-    y = view(like, target, rows)
-    r = view(like, reward, rows)
-    b = view(like, bootstrap, rows)
-    next_q = view(like, q, rows)
+    y, next_q = view(like, target, rows), view(like, q, rows)
+    r, b = view(like, reward, rows), view(like, bootstrap, rows)
     for k in range(rows):
         value = next_q[k]
         if other:
@@ -413,11 +167,8 @@ def back_up(  # type: ignore[no-untyped-def]
 @operation(fastmath=FAST)
 def squared_error(like, rows, gradient: Writes, q: Reads, target: Reads, weight: Reads, loss: Changes):  # type: ignore[no-untyped-def]
     """gradient = 2 weight (q - target); loss += weight (q - target)^2."""
-    g = view(like, gradient, rows)
-    x = view(like, q, rows)
-    y = view(like, target, rows)
-    w = view(like, weight, rows)
-    total = view(like, loss, 1)
+    g, w, total = view(like, gradient, rows), view(like, weight, rows), view(like, loss, 1)
+    x, y = view(like, q, rows), view(like, target, rows)
     added = like
     for r in range(rows):
         error = x[r] - y[r]
@@ -429,8 +180,9 @@ def squared_error(like, rows, gradient: Writes, q: Reads, target: Reads, weight:
 
 @operation(fastmath={"contract"})
 def policy_gradient(  # type: ignore[no-untyped-def]
-    like, rows, gradient: Writes, other_gradient: Writes, q: Reads, other: Reads, weight: Reads, loss: Changes
-):
+    like, rows, weight: Reads, loss: Changes, gradient: Writes, q: Reads, other_gradient: Writes = NOWHERE,
+    other: Reads = NOWHERE,
+):  # fmt: skip
     """Gradients of -weight q, or of the smaller of two (half each where they are equal); loss -= weight q."""
     g, x, w, total = view(like, gradient, rows), view(like, q, rows), view(like, weight, rows), view(like, loss, 1)
     half = number(like, 0.5)
@@ -558,5 +310,7 @@ def begin_phase(clocks, phase: Count):  # type: ignore[no-untyped-def]
     read_clock(clocks, phase)
 
 
-OPERATIONS = tuple(declared for declared in list(globals().values()) if isinstance(declared, Operation))
+OPERATIONS = tuple(
+    declared for declared in (vars(policy_kernels) | globals()).values() if isinstance(declared, Operation)
+)
 """All of them; an opcode is a place in here."""

@@ -7,25 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from shoal.system.tiles import I8, I32, I64, call
 
+intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
 MONOTONIC = {"linux": 1, "darwin": 6}
 """Number of the monotonic clock, by system."""
 SINCE, CURRENT, CLOCKS = range(3)
 """Of a thread's clock: the time of the last reading, the phase since then; then nanoseconds per phase."""
 
 
-def _word(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
-    """The address of array[position]."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [position])
-
-
 @intrinsic
-def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
+def view(_typing, like, address, size):  # type: ignore[no-untyped-def]
+    """The numbers at this address, of the type of the number `like`, as an array."""
     if not isinstance(like, types.Float):
         raise TypeError(f"a view is of floats, not of {like}")
     array = types.Array(like, 1, "C")
@@ -42,32 +39,19 @@ def _view(_typing: Any, like: Any, address: Any, size: Any) -> Any:
     return array(like, types.int64, types.intp), generate
 
 
-def _atomic(write: Callable[..., Any], result: Any, values: int) -> Any:
+def _atomic(write: Callable[..., Any], result: Any) -> Any:
     """An intrinsic on array[position], an int64, and some more int64 values."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return write(builder, _word(context, builder, signature.args[0], *arguments[:2]), *arguments[2:])
-
-    if values == 0:
-
-        @intrinsic
-        def load(_typing, array, position):  # type: ignore[no-untyped-def]
-            return result(array, types.intp), generate
-
-        return load
-    if values == 1:
-
-        @intrinsic
-        def change(_typing, array, position, value):  # type: ignore[no-untyped-def]
-            return result(array, types.intp, types.int64), generate
-
-        return change
+        array, position, values = arguments
+        data = context.make_array(signature.args[0])(context, builder, array).data
+        return write(builder, builder.gep(data, [position]), *cgutils.unpack_tuple(builder, values))
 
     @intrinsic
-    def exchange(_typing, array, position, expected, value):  # type: ignore[no-untyped-def]
-        return result(array, types.intp, types.int64, types.int64), generate
+    def operate(_typing, array, position, *values):  # type: ignore[no-untyped-def]
+        return result(array, types.intp, types.UniTuple(types.int64, len(values))), generate
 
-    return exchange
+    return operate
 
 
 def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
@@ -75,7 +59,8 @@ def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
 
 
 @intrinsic
-def _now(_typing: Any) -> Any:
+def now(_typing):  # type: ignore[no-untyped-def]
+    """Nanoseconds of the monotonic clock."""
     import sys
 
     clock = MONOTONIC.get(sys.platform, 1)
@@ -90,7 +75,9 @@ def _now(_typing: Any) -> Any:
 
 
 @intrinsic
-def _yield_processor(_typing: Any) -> Any:
+def yield_processor(_typing):  # type: ignore[no-untyped-def]
+    """Let another thread run (sched_yield)."""
+
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         call(builder, "sched_yield", I32)
         return context.get_dummy_value()
@@ -98,23 +85,14 @@ def _yield_processor(_typing: Any) -> Any:
     return types.void(), generate
 
 
-view: Any = _view
-"""view(like, address, size): the numbers there, of the type of the number `like`, as an array."""
-
-load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64, 0)
+load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8), types.int64)
 """load(array, position): array[position], sequentially consistent."""
 
-fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64, 1)
+fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64)
 """fetch_add(array, position, value): atomically array[position] += value; returns the value before."""
 
-compare_exchange: Any = _atomic(_exchange, types.boolean, 2)
+compare_exchange: Any = _atomic(_exchange, types.boolean)
 """compare_exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
-
-now: Any = _now
-"""now(): nanoseconds of the monotonic clock."""
-
-yield_processor: Any = _yield_processor
-"""yield_processor(): let another thread run (sched_yield)."""
 
 
 @register_jitable

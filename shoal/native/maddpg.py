@@ -10,7 +10,8 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from shoal.envs.base import EnvSpec
 from shoal.native.networks import Network, Networks, Shape
 from shoal.native.operations import NOWHERE, Rows
-from shoal.native.program import Counter, Program, Span, padded
+from shoal.native.program import Program, Span, padded
 
 if TYPE_CHECKING:
     from shoal.algorithms.config import LearnConfig
@@ -42,12 +43,18 @@ def copies_of_weights(agents: int, rows: int, threads: int) -> float:
     return 5 + parts_for(agents, rows) + threads / agents
 
 
+Counters = list[list[int]]
+"""Of pieces that are done, by mini-batch and part of it."""
+
+
 class MADDPG:
     """A team's networks in native memory, and the program of an update."""
 
     losses: tuple[str, ...] = ("q", "p")
     heads = 1  # critics per agent
+    policy_heads = 1  # of these in the loss of an actor
     head_width = 1  # outputs of an actor, in actions
+    has_target_actors = True
 
     def __init__(self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32) -> None:
         """`hard`: samples of choices are one-hot, with the straight-through gradient."""
@@ -76,7 +83,7 @@ class MADDPG:
         n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.config.hidden
         actor = Shape(o, *hidden, self.head_width * a)
         critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True)
-        self.actors = Networks(self.program, actor, n)
+        self.actors = self.rollout_actors = Networks(self.program, actor, n)
         self.critics = Networks(self.program, critic, n * self.heads)
         self.target_critics = Networks(self.program, critic, n * self.heads, learned=False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
@@ -89,16 +96,6 @@ class MADDPG:
         self.actor_gradients = self.program.own(actor.size + TAIL)
         self.summed = self.program.own(0)  # the gradients that a step uses; see Program.gather
 
-    @property
-    def has_target_actors(self) -> bool:
-        """Whether policies have slow targets."""
-        return True
-
-    @property
-    def rollout_actors(self) -> Networks:
-        """The policies that play."""
-        return self.actors
-
     # ---- which pieces there are --------------------------------------------------------------------------------------
 
     def record(self) -> None:
@@ -106,15 +103,8 @@ class MADDPG:
         program, agents = self.program, range(self.spec.agents)
         edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
         parts = list(pairwise(edges))
-        minibatches = range(self.minibatches)
-        chosen = [self._counters() for _ in minibatches]  # next actions, by mini-batch and part
-        redrawn = [self._counters() for _ in minibatches]
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
-        spans = [[self.next_actions(i, m) for i in agents] for m in minibatches]
-        for part, rows in enumerate(parts):
-            for m in minibatches:
-                for i in agents:
-                    program.piece(spans[m][i], tells=[chosen[m][part], read], rows=rows)
+        chosen = self._record_actions(self.next_actions, parts, read)
 
         valued = [program.counter() for _ in agents]  # critics that have stepped
         for i in agents:
@@ -123,29 +113,33 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
             program.piece(self.step_critics(i, slot), tells=[valued[i]], needs=[done], alone=True)
 
-        if self.config.others == "current":
-            spans = [[self.redraw_actions(i, m) for i in agents] for m in minibatches]
-            for part, rows in enumerate(parts):
-                for m in minibatches:
-                    for i in agents:
-                        program.piece(spans[m][i], tells=[redrawn[m][part], read], rows=rows)
-
-        stepped = program.counter()
+        current = self.config.others == "current"
+        redrawn = self._record_actions(self.redraw_actions, parts, read) if current else []
         for i in agents:
             span, slot, done = self.p_loss(i), program.new_slots(self.actor_gradients, self.parts), program.counter()
             for part, rows in enumerate(parts):
-                needs = [valued[i], *([redrawn[self.own(i)][part]] if self.config.others == "current" else [])]
+                needs = [valued[i], *([redrawn[self.own(i)][part]] if current else [])]
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
-            program.piece(self.step_actor(i, slot), tells=[stepped], needs=[done, read], alone=True)
+            program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
 
-    def _counters(self) -> list[Counter]:
+    def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
+        """All agents' actions in all mini-batches; what counts those that are done."""
+        minibatches = range(self.minibatches)
+        done = [self._counters() for _ in minibatches]
+        spans = [[actions(i, m) for i in range(self.spec.agents)] for m in minibatches]
+        for part, rows in enumerate(parts):
+            for m in minibatches:
+                for span in spans[m]:
+                    self.program.piece(span, tells=[done[m][part], read], rows=rows)
+        return done
+
+    def _counters(self) -> list[int]:
         """One counter per part of a mini-batch."""
         return [self.program.counter() for _ in range(self.parts)]
 
     def record_acting(self, seen: int, chosen: int, explore: bool) -> list[Span]:
         """Operations of each agent's policy on observations (E, N, O), for actions (E, N, A)."""
-        program, spec = self.program, self.spec
-        spans = []
+        program, spec, spans = self.program, self.spec, []
         width, size = spec.observation_size, spec.action_size
         for i in range(spec.agents):
             with program.span() as span:
@@ -159,18 +153,13 @@ class MADDPG:
 
     def record_derived(self) -> None:
         """Pieces that compute what is derived from weights, for weights that were loaded."""
-        program, done = self.program, self.program.counter()
         for networks in (self.actors, self.critics):
             for number in range(networks.count):
-                with program.span() as span:
+                with self.program.span() as span:
                     networks[number].transpose()
                     if networks is self.critics:
                         self.transpose_own(networks[number], number // self.heads)
-                program.piece(span, tells=[done], alone=True)
-        for i in range(self.spec.agents):
-            with program.span() as span:
-                self.exponentiate(i)
-            program.piece(span, tells=[done], alone=True)
+                self.program.piece(span, alone=True)
 
     # ---- an update ---------------------------------------------------------------------------------------------------
 
@@ -188,17 +177,17 @@ class MADDPG:
 
     def target_q(self, i: int) -> Rows:
         """r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
-        program, target = self.program, self.program.vector()
+        program, target, rows = self.program, self.program.vector(), self.rows(self.next_joint, self.own(i))
         program.phase("target Q: target Q next")
         with program.temporary():
-            next_q = [critic.forward(self.rows(self.next_joint, i))[-1] for critic in self.critics_of(i, target=True)]
+            next_q = [critic.forward(rows)[-1] for critic in self.critics_of(i, target=True)]
             program.phase("target Q: target Q")
             self.back_up(target, next_q, i)
         return target
 
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """What the critics' output for the next step is worth now."""
-        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0], NOWHERE)
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0])
 
     def q_loss(self, i: int) -> Span:
         """Mean squared error of the critics of agent i, and its gradients."""
@@ -213,7 +202,7 @@ class MADDPG:
             program.phase("Q loss")
             for head, critic in enumerate(self.critics_of(i)):
                 with program.temporary():
-                    outputs, gradient = critic.forward(self.rows(self.joint, i)), program.vector()
+                    outputs, gradient = critic.forward(self.rows(self.joint, self.own(i))), program.vector()
                     program.squared_error(gradient, outputs[-1], target, self.weight + i * self.batch, loss)
                     critic.backward(gradient, outputs, into=self.critic_gradients + head * size)
         return span
@@ -250,8 +239,8 @@ class MADDPG:
         critics = self.critics_of(i)[: self.policy_heads]
         passes = [self.of_own_action(critic, joint, action, i) for critic in critics]
         gradients = [program.vector() for _ in critics]
-        first, second = [*zip(gradients, (outputs[-1] for outputs in passes), strict=True), (NOWHERE, NOWHERE)][:2]
-        program.policy_gradient(first[0], second[0], first[1], second[1], self.weight + i * self.batch, loss)
+        values = chain.from_iterable(zip(gradients, (outputs[-1] for outputs in passes), strict=True))
+        program.policy_gradient(self.weight + i * self.batch, loss, *values)
         by_action = program.scratch(self.spec.action_size)
         for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
             with program.temporary():
@@ -266,20 +255,16 @@ class MADDPG:
         They differ from the joint rows in that action alone, so the first layer is computed with the action as played
         and corrected by (action - played) W_own; or, `dense`, computed with the whole input.
         """
-        program, rows = self.program, self.rows(joint, i)
+        program, rows = self.program, self.rows(joint, self.own(i))
         if self.config.first_layer == "dense":
             whole = program.scratch(self.joint_size)
             program.copy(whole, rows)
             program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
-            first = critic.layer(0, whole)
-        else:
-            first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
-            program.subtract(change, action, self.played(joint, i, self.own(i)))
-            critic.add_product(first, change, self.own_column(i))
-        outputs = [rows, first]
-        for k in range(1, len(critic.shape.layers)):
-            outputs.append(critic.layer(k, outputs[-1]))
-        return outputs
+            return critic.forward(whole)
+        first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
+        program.subtract(change, action, self.played(joint, i, self.own(i)))
+        critic.add_product(first, change, self.own_column(i))
+        return critic.forward(rows, first)
 
     def redraw_actions(self, i: int, m: int) -> Span:
         """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
@@ -327,13 +312,9 @@ class MADDPG:
     def step_temperature(self, i: int, tail: int) -> None:
         """MADDPG has no temperature."""
 
-    def exponentiate(self, i: int) -> None:
-        """MADDPG has no temperature."""
-
     def step(self, network: Network, gradients: int) -> None:
         """Clip the gradients, and let Adam step."""
-        by_array = self.config.clip_by == "variable"
-        network.step(gradients, self.config.clip, by_array, self.config.learning_rate)
+        network.step(gradients, self.config.clip, self.config.clip_by == "variable", self.config.learning_rate)
 
     def transpose_own(self, critic: Network, i: int) -> None:
         """Update the transposed copy of the weights of the own action."""
@@ -376,11 +357,6 @@ class MADDPG:
 
     # ---- where things are --------------------------------------------------------------------------------------------
 
-    @property
-    def policy_heads(self) -> int:
-        """Critics in the loss of an actor."""
-        return self.heads
-
     def own(self, i: int) -> int:
         """The mini-batch that agent i learns from."""
         return 0 if self.minibatches == 1 else i
@@ -389,14 +365,14 @@ class MADDPG:
         """The number of a stream of noise."""
         return (use * self.spec.agents + i) * self.minibatches + m
 
-    def rows(self, joint: int, i: int) -> Rows:
-        """The joint rows that agent i learns from."""
-        return Rows(joint + self.own(i) * self.batch * self.joint_size, self.joint_size, self.joint_size)
+    def rows(self, joint: int, m: int) -> Rows:
+        """The joint rows of mini-batch m."""
+        return Rows(joint + m * self.batch * self.joint_size, self.joint_size, self.joint_size)
 
     def observation(self, joint: int, i: int, m: int) -> Rows:
         """What agent i saw in the rows of mini-batch m."""
         width = self.spec.observation_size
-        return Rows(joint + m * self.batch * self.joint_size + i * width, self.joint_size, width)
+        return self.rows(joint, m).columns(i * width, width)
 
     def own_column(self, i: int) -> int:
         """Where in a joint row the action of agent i begins."""
@@ -404,8 +380,7 @@ class MADDPG:
 
     def played(self, joint: int, i: int, m: int) -> Rows:
         """What agent i played in the rows of mini-batch m."""
-        at = joint + m * self.batch * self.joint_size + self.own_column(i)
-        return Rows(at, self.joint_size, self.spec.action_size)
+        return self.rows(joint, m).columns(self.own_column(i), self.spec.action_size)
 
     def presence(self, alive: int, i: int, m: int) -> int:
         """Who is there, as factors of actions."""

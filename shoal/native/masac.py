@@ -12,9 +12,8 @@ import numpy as np
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW
 from shoal.native.maddpg import ENTROPY, MADDPG, NEXT, OWN
-from shoal.native.networks import Networks
 from shoal.native.operations import Rows
-from shoal.native.program import Counter, Span
+from shoal.native.program import Span
 
 if TYPE_CHECKING:
     from shoal.algorithms.config import LearnConfig
@@ -39,10 +38,13 @@ class MASAC(MADDPG):
         """`target_entropy` of each agent, where temperatures are learned."""
         self.head_width = 1 if spec.discrete else 2
         self.tf2, self.target_entropy = config.variant == "tf2", target_entropy
+        self.policy_heads, self.has_target_actors = 1 if self.tf2 else 2, self.tf2
         super().__init__(spec, config, hard, dtype)
 
     def _make_networks(self) -> None:
         super()._make_networks()
+        if self.tf2:
+            self.rollout_actors = self.target_actors
         program, n = self.program, self.spec.agents
         value = max(self.config.entropy, 1e-8)
         self.log_alpha = program.array(np.full(n, math.log(value)))
@@ -53,24 +55,17 @@ class MASAC(MADDPG):
         self.whole_entropy, self.whole_weight = program.alias(self.entropy), program.alias(self.weight)
         self.mean_entropy = program.own(1)
 
-    @property
-    def has_target_actors(self) -> bool:
-        """Only in the TF2 variant."""
-        return self.tf2
-
-    @property
-    def rollout_actors(self) -> Networks:
-        """The policies that play: the targets in the TF2 variant."""
-        return self.target_actors if self.tf2 else self.actors
-
-    @property
-    def policy_heads(self) -> int:
-        """Both, or the first in the TF2 variant."""
-        return 1 if self.tf2 else 2
-
-    def _counters(self) -> list[Counter]:
+    def _counters(self) -> list[int]:
         """One counter per part of a mini-batch; one for all if targets need the mean entropy."""
         return [self.program.counter()] * self.parts if self.tf2 else super()._counters()
+
+    def record_derived(self) -> None:
+        """Also the temperatures, where their logarithms are learned."""
+        super().record_derived()
+        for i in range(self.spec.agents if self.config.learn_entropy else 0):
+            with self.program.span() as span:
+                self.program.exponential(self.alpha + i, self.log_alpha + i)
+            self.program.piece(span, alone=True)
 
     def next_actions(self, i: int, m: int) -> Span:
         """Actions of the policy of agent i for the next observations of mini-batch m, and its entropy if it is its own.
@@ -137,12 +132,7 @@ class MASAC(MADDPG):
         if self.config.learn_entropy:
             places = (self.log_alpha + i, tail + 2, self.alpha_mean + i, self.alpha_square + i)
             program.adam(*places, 1, 0.0, self.config.learning_rate)
-            self.exponentiate(i)
-
-    def exponentiate(self, i: int) -> None:
-        """The temperature of agent i from its logarithm, where that is learned."""
-        if self.config.learn_entropy:
-            self.program.exponential(self.alpha + i, self.log_alpha + i)
+            program.exponential(self.alpha + i, self.log_alpha + i)
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 

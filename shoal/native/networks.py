@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shoal.native.operations import Rows
 from shoal.native.program import Program, padded
-from shoal.native.tile import NARROW, PANEL
+from shoal.native.tile import PANEL
 
 Arrays = list[NDArray]
 """Weight (inputs, units), bias (1, units), weight, bias, …"""
@@ -55,15 +55,13 @@ class Shape:
             last = value and number + 2 == len(widths)
             self.layers.append(Layer(inputs, units, at, transposed, last))
             at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
-        self.widths = widths
         self.size = -(-at // PANEL) * PANEL
         self.transposed_size = max(transposed, 1)
 
     def arrays(self) -> list[tuple[int, int]]:
         """Place and size of each weight array and bias, padding included."""
-        ends = [(layer.weight, layer.bias - layer.weight) for layer in self.layers]
-        biases = [(layer.bias, layer.end - layer.bias) for layer in self.layers]
-        return [both for pair in zip(ends, biases, strict=True) for both in pair]
+        places = [place for layer in self.layers for place in (layer.weight, layer.bias)]
+        return [(first, end - first) for first, end in pairwise([*places, self.layers[-1].end])]
 
     def write(self, numbers: NDArray, arrays: Arrays) -> None:
         """Put a network's arrays into its numbers."""
@@ -72,33 +70,23 @@ class Shape:
             if layer.value:
                 numbers[layer.weight : layer.weight + layer.inputs] = weight[:, 0]
                 continue
-            wide = np.zeros((len(weight), padded(layer.units)), numbers.dtype)
-            wide[:, : weight.shape[1]] = weight
-            for panel, columns in _panels(numbers[layer.weight : layer.bias], layer.inputs, padded(layer.units)):
-                panel[:] = wide[:, columns]
+            wide = np.zeros((layer.inputs, padded(layer.units)), numbers.dtype)
+            wide[:, : layer.units] = weight
+            panels = [wide[:, first : first + PANEL].ravel() for first in range(0, wide.shape[1], PANEL)]
+            numbers[layer.weight : layer.bias] = np.concatenate(panels)
 
     def read(self, numbers: NDArray) -> Arrays:
         """A network's arrays, as copies."""
         arrays: Arrays = []
-        for layer, units in zip(self.layers, self.widths[1:], strict=True):
+        for layer in self.layers:
             if layer.value:
-                weight = numbers[layer.weight : layer.weight + layer.inputs][:, None]
+                weight = numbers[layer.weight : layer.weight + layer.inputs, None]
             else:
-                weight = np.zeros((layer.inputs, padded(layer.units)), numbers.dtype)
-                for panel, columns in _panels(numbers[layer.weight : layer.bias], layer.inputs, padded(layer.units)):
-                    weight[:, columns] = panel
-                weight = weight[:, :units]
-            arrays += [weight.copy(), numbers[layer.bias : layer.bias + units][None].copy()]
+                size = layer.inputs * PANEL
+                panels = np.split(numbers[layer.weight : layer.bias], range(size, layer.bias - layer.weight, size))
+                weight = np.hstack([panel.reshape(layer.inputs, -1) for panel in panels])[:, : layer.units]
+            arrays += [weight.copy(), numbers[layer.bias : layer.bias + layer.units][None].copy()]
         return arrays
-
-
-def _panels(numbers: NDArray, rows: int, columns: int) -> list[tuple[NDArray, slice]]:
-    """Views of all panels with the columns that they hold."""
-    views = []
-    for first in range(0, columns, PANEL):
-        width = PANEL if first + PANEL <= columns else NARROW
-        views.append((numbers[first * rows :][: rows * width].reshape(rows, width), slice(first, first + width)))
-    return views
 
 
 class Networks:
@@ -115,7 +103,7 @@ class Networks:
     def numbers(self, number: int, part: str = "weights") -> NDArray:
         """One network's numbers: its `weights`, or Adam's `mean` or `square` of them."""
         at = {"weights": self.at, "mean": self.mean, "square": self.square}[part] if self.learned else self.at
-        return self.program.values(at)[number * self.shape.size : (number + 1) * self.shape.size]
+        return self.program.values(at + number * self.shape.size)[: self.shape.size]
 
     def __getitem__(self, number: int) -> "Network":
         """One of them, for recording."""
@@ -131,32 +119,30 @@ class Network:
         if stack.learned:
             self.transposed = stack.transposed + number * self.shape.transposed_size
 
-    def forward(self, x: Rows) -> list[Rows]:
-        """The input and every layer's output, with a ReLU after all but the last."""
-        outputs = [x]
-        for k in range(len(self.shape.layers)):
+    def forward(self, x: Rows, first: Rows | None = None) -> list[Rows]:
+        """The input and every layer's output, that of the `first` if it is known; a ReLU after all but the last."""
+        outputs = [x] if first is None else [x, first]
+        for k in range(len(outputs) - 1, len(self.shape.layers)):
             outputs.append(self.layer(k, outputs[-1]))
         return outputs
 
     def layer(self, k: int, x: Rows, relu: bool = True) -> Rows:
         """The output of layer k; `relu` is for hidden layers."""
         layer = self.shape.layers[k]
-        out = self.program.vector() if layer.value else self.program.scratch(layer.units)
+        weight, bias = self.at + layer.weight, self.at + layer.bias
         if layer.value:
-            self.program.dots(out, x, self.at + layer.weight, self.at + layer.bias)
+            out = self.program.vector()
+            self.program.dots(out, x, weight, bias)
         else:
-            hidden = k + 1 < len(self.shape.layers)
-            self.program.affine(
-                out, x, self.at + layer.weight, layer.inputs, layer.units, self.at + layer.bias, relu=relu and hidden
-            )
+            out, relu = self.program.scratch(layer.units), relu and k + 1 < len(self.shape.layers)
+            self.program.affine(out, x, weight, layer.inputs, layer.units, bias, relu=relu)
         return out
 
     def add_product(self, out: Rows, x: Rows, first: int) -> None:
         """out = ReLU(out + x W), with the rows of the first layer's W from `first` on."""
         layer = self.shape.layers[0]
-        self.program.affine(
-            out, x, self.at + layer.weight, layer.inputs, layer.units, None, first=first, count=x.width, relu=True
-        )
+        weight = self.at + layer.weight
+        self.program.affine(out, x, weight, layer.inputs, layer.units, None, first=first, count=x.width, relu=True)
 
     def backward(self, gradient: Rows, outputs: list[Rows], into: int | None) -> Rows:
         """The gradient before the first layer's ReLU, given that of the last output.

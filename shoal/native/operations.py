@@ -19,8 +19,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from shoal.compiled import njit, source_hash
-from shoal.native.arithmetic import key_of
-from shoal.native.arithmetic import number as as_number
+from shoal.native.arithmetic import key_of, number
 
 OFFSET_BITS = 44
 """An operand is a buffer's number and, in its lowest bits, the place in it."""
@@ -45,8 +44,8 @@ of published gradients, and the thread's clock."""
 _FIELDS: dict[Any, str] = {
     Count: "{}",
     RowCount: "rows if {0} < 0 else {0}",
-    Real: "real(like, {})",
-    Double: "double({})",
+    Real: "number(like, np.int64({}).view(np.float64))",
+    Double: "np.int64({}).view(np.float64)",
     Stream: "key_of(seed, moment, {})",
 }
 """How the dispatch makes a loop's argument of a field."""
@@ -96,7 +95,8 @@ class Operation:
         bound = self.recorder.bind(*given, **named)
         bound.apply_defaults()
         values = bound.arguments
-        operands = [_place(values[name]) for name in self.operands] + [NOWHERE] * (OPERANDS - len(self.operands))
+        given_at = [values[name] for name in self.operands] + [NOWHERE] * (OPERANDS - len(self.operands))
+        operands = [operand.at if isinstance(operand, Rows) else operand for operand in given_at]
         fields = [self._field(name, values) for name in self.fields] + [0] * (FIELDS - len(self.fields))
         return [code, *operands, *fields]
 
@@ -123,10 +123,6 @@ def operation(**options: Any) -> Callable[[Callable[..., None]], Operation]:
     return lambda function: Operation(function, **options)
 
 
-def _place(operand: "int | Rows") -> int:
-    return operand.at if isinstance(operand, Rows) else operand
-
-
 # ---- dispatch --------------------------------------------------------------------------------------------------------
 
 
@@ -139,26 +135,14 @@ def place(bases, strides, operand, row, item):  # type: ignore[no-untyped-def]
     return bases[buffer] + ((operand & ((1 << OFFSET_BITS) - 1)) + row * strides[buffer]) * item
 
 
-@register_jitable
-def double(bits):  # type: ignore[no-untyped-def]
-    """The float64 of these bits."""
-    return np.int64(bits).view(np.float64)
-
-
-@register_jitable
-def real(like, bits):  # type: ignore[no-untyped-def]
-    """The same in the type of `like`."""
-    return as_number(like, double(bits))
-
-
 def dispatch_source(operations: Sequence[Operation]) -> str:
     """The text of `execute`, which runs recorded operations: each is a branch with a call of its loop."""
     lines = [
         "def execute(tables, own, first, last, row, rows):",
         "    like, item, bases, strides = tables.zero[0], tables.zero.itemsize, own.bases, tables.strides",
         "    clocks, slots, seed, moment = own.clocks, tables.slots, tables.counters[0], tables.counters[1]",
-        "    for number in range(first, last):",
-        "        op = tables.ops[number]",
+        "    for index in range(first, last):",
+        "        op = tables.ops[index]",
         *(f"        p{k} = place(bases, strides, op[{k + 1}], row, item)" for k in range(OPERANDS)),
     ]
     for code, declared in enumerate(operations):
@@ -171,6 +155,6 @@ def dispatch_source(operations: Sequence[Operation]) -> str:
 def dispatch(operations: tuple[Operation, ...]) -> Any:
     """`execute`, compiled when it is first called."""
     namespace: dict[str, Any] = {f"loop{code}": declared.loop for code, declared in enumerate(operations)}
-    namespace |= {"place": place, "real": real, "double": double, "key_of": key_of, "__name__": __name__}
+    namespace |= {"np": np, "place": place, "number": number, "key_of": key_of, "__name__": __name__}
     exec(dispatch_source(operations), namespace)
     return njit(nogil=True, error_model="numpy")(namespace["execute"])

@@ -6,9 +6,6 @@ An algorithm calls methods of `Program` once, in the order in which things are t
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +22,6 @@ ALIGNED, LINE = 64, 16
 def padded(width: int) -> int:
     """The next multiple of a narrow panel's columns."""
     return -(-width // NARROW) * NARROW
-
-
-@dataclass
-class Counter:
-    """Counts pieces that are done; `needed` of them in every round."""
-
-    number: int
-    needed: int = 0
 
 
 class Span:
@@ -64,11 +53,9 @@ class Program:
         self.slots: list[int] = []  # buffers whose gradients are left in each slot
         self.phases: list[str] = ["waiting"]
         self.operations = operations
-        self._declared = {declared.name: declared for declared in operations}
-        self._codes = {declared.name: code for code, declared in enumerate(operations)}
         self._ops: list[list[int]] = []
         self._pieces: list[list[int]] = []
-        self._counters: list[Counter] = []
+        self.counted: list[int] = []  # pieces that each counter counts in a round
         self._scratch = self.own(0)
         self._scratch_used = 0
         self.ones = self.array(np.ones(1))
@@ -136,10 +123,10 @@ class Program:
 
     # ---- pieces ------------------------------------------------------------------------------------------------------
 
-    def counter(self) -> Counter:
-        """A new counter of pieces that are done."""
-        self._counters.append(Counter(len(self._counters)))
-        return self._counters[-1]
+    def counter(self) -> int:
+        """The number of a new counter of pieces that are done."""
+        self.counted.append(0)
+        return len(self.counted) - 1
 
     def mark(self) -> int:
         """The place of the next operation."""
@@ -155,13 +142,13 @@ class Program:
     def piece(
         self,
         span: Span,
-        tells: Sequence[Counter],
-        needs: Sequence[Counter] = (),
+        tells: Sequence[int] = (),
+        needs: Sequence[int] = (),
         rows: tuple[int, int] = (0, 1),
         slot: int = NOWHERE,
         alone: bool = False,
     ) -> None:
-        """Add a piece: these operations on these rows, once everything that is counted by `needs` is done.
+        """Add a piece: these operations on these rows, once everything that the counters `needs` count is done.
 
         When it is done it counts for `tells`; of either there are at most two. Its gradients are left in `slot`, if
         there is one. A piece `alone` changes shared memory before it is published.
@@ -174,11 +161,11 @@ class Program:
                     if operand >= 0 and operand >> OFFSET_BITS not in self.private:
                         raise ValueError(f"'{declared.name}' writes shared memory before its piece is published")
         for counter in tells:
-            counter.needed += 1
+            self.counted[counter] += 1
         buffer = self.slots[slot] >> OFFSET_BITS if slot >= 0 else NOWHERE
-        first, second = ([counter.number for counter in needs] + [NOWHERE] * 2)[:2]
-        counted = ([counter.number for counter in tells] + [NOWHERE] * 2)[:2]
-        self._pieces.append([*span.marks, *rows, first, 0, second, 0, *counted, slot, buffer, int(alone)])
+        first, second = [*needs, NOWHERE, NOWHERE][:2]
+        told = [*tells, NOWHERE, NOWHERE][:2]
+        self._pieces.append([*span.marks, *rows, first, 0, second, 0, *told, slot, buffer, int(alone)])
 
     def new_slots(self, gradients: int, count: int) -> int:
         """The first of so many places for gradients that threads compute in their own buffer `gradients`."""
@@ -188,9 +175,9 @@ class Program:
     def pieces(self, first: int = 0, last: int | None = None) -> NDArray[np.int64]:
         """The pieces first to last, as `work` takes them."""
         table = np.array(self._pieces[first:last], np.int64).reshape(-1, work.PIECE_FIELDS)
-        for piece in table:
-            for counter in (work.NEEDS, work.ALSO):
-                piece[counter + 1] = self._counters[piece[counter]].needed if piece[counter] >= 0 else 0
+        counted = np.array([*self.counted, 0])  # the last for NOWHERE
+        for needs in (work.NEEDS, work.ALSO):
+            table[:, needs + 1] = counted[table[:, needs]]
         return table
 
     @property
@@ -198,26 +185,18 @@ class Program:
         """Pieces so far."""
         return len(self._pieces)
 
-    @property
-    def counter_count(self) -> int:
-        """Counters so far."""
-        return len(self._counters)
-
     def ops(self) -> NDArray[np.int64]:
         """The operations, as `work` takes them."""
         return np.array(self._ops, np.int64).reshape(-1, 1 + OPERANDS + FIELDS)
 
     # ---- operations --------------------------------------------------------------------------------------------------
 
-    def record(self, name: str, *given: Any, **named: Any) -> None:
-        """Record the operation of this name; operands are rows, places, or NOWHERE."""
-        self._ops.append(self._declared[name].encoded(self._codes[name], *given, **named))
-
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """`program.copy(target, source)` records the operation `copy`."""
-        if name not in self.__dict__.get("_declared", ()):
-            raise AttributeError(f"a program has no operation '{name}'")
-        return partial(self.record, name)
+        """`program.copy(target, source)` records the operation `copy`; operands are rows, places, or NOWHERE."""
+        for code, declared in enumerate(self.__dict__.get("operations", ())):
+            if declared.name == name:
+                return lambda *given, **named: self._ops.append(declared.encoded(code, *given, **named))
+        raise AttributeError(f"a program has no operation '{name}'")
 
     def phase(self, name: str) -> None:
         """From here on the time belongs to this phase."""

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +26,10 @@ class ThreadMemory:
         self.own = Own(bases, np.zeros(CLOCKS + len(program.phases), np.int64))
         self.lent = False  # whether a thread works in it, or has been asked to
 
-    def bind(self, places: Mapping[int, int]) -> None:
-        """Set the addresses of some buffers."""
-        for operand, address in places.items():
-            self.own.bases[operand >> OFFSET_BITS] = address
+    def bind(self, arrays: Mapping[int, NDArray]) -> None:
+        """Let buffers be these arrays."""
+        for operand, array in arrays.items():
+            self.own.bases[operand >> OFFSET_BITS] = array.ctypes.data
 
 
 class Rounds:
@@ -39,13 +38,6 @@ class Rounds:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.number = self.finished = 0  # the last round that has begun, and that is known to be done
-
-
-class Bound(NamedTuple):
-    """Arrays that a program works on from outside, and their addresses by operand."""
-
-    arrays: tuple[NDArray, ...]
-    places: dict[int, int]
 
 
 class Runner:
@@ -61,7 +53,7 @@ class Runner:
         self._slot_arrays = [aligned(program.private[buffer >> OFFSET_BITS], program.dtype) for buffer in program.slots]
         self._slots = np.array([array.ctypes.data for array in self._slot_arrays], np.int64)
         self._memory = [ThreadMemory(program) for _ in range(threads)]
-        self._bound = Bound((), {})
+        self._bound: Mapping[int, NDArray] = {}  # arrays from outside that the program works on
         self._failure: Exception | None = None  # of a thread that helps
         self._warned = False
 
@@ -69,23 +61,20 @@ class Runner:
         """Rounds of the pieces first to last; `counters` are the seed of their noise, and the number of the round."""
         pieces = self.program.pieces(first, last)
         state, claims = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
-        counts = np.zeros(self.program.counter_count, np.int64)
+        counts = np.zeros(len(self.program.counted), np.int64)
         zero, counters = np.zeros(1, self.program.dtype), np.zeros(2, np.int64) if counters is None else counters
         return Rounds(Tables(zero, self._ops, pieces, self._strides, self._slots, state, claims, counts, counters))
 
     def bind(self, arrays: Mapping[int, NDArray]) -> None:
         """Let buffers be these arrays, for all threads that run rounds from now on."""
-        places = {operand: array.ctypes.data for operand, array in arrays.items()}
-        if places == self._bound.places:
-            return
         if any(array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays.values()):
             raise TypeError(f"arrays must be contiguous {self.program.dtype}")
-        self._bound = Bound(tuple(arrays.values()), places)
-        self._memory[0].bind(places)
+        self._bound = arrays
+        self.bind_alone(arrays)
 
     def bind_alone(self, arrays: Mapping[int, NDArray]) -> None:
         """Let buffers be these arrays, for rounds that the calling thread runs alone."""
-        self._memory[0].bind({operand: array.ctypes.data for operand, array in arrays.items()})
+        self._memory[0].bind(arrays)
 
     def run(self, rounds: Rounds, alone: bool = False) -> None:
         """Do all pieces once, unless `alone` with the help of other threads, which are not waited for."""
@@ -126,7 +115,7 @@ class Runner:
         try:
             number = rounds.number
             bound = self._bound
-            memory.bind(bound.places)
+            memory.bind(bound)
             self.work(rounds.tables, memory.own, number, self.program.chunk, True)
         except Exception as error:
             self._failure = error

@@ -119,11 +119,9 @@ class _Tile:
         return chosen
 
     def _started(self, c: Any, ldc: Any, bias: Any, start: Any) -> list[Any]:
-        """What the sums start from."""
-        zero = lambda: [self._zero] * self.rows * self.vectors  # noqa: E731
-        from_c = lambda: self._loaded(self._places(c, ldc))  # noqa: E731
-        from_bias = lambda: self._loaded(self._row(bias)) * self.rows  # noqa: E731
-        return self._chosen(start, [zero, from_c], from_bias)
+        """What the sums start from: ZERO, ADD, otherwise BIAS."""
+        cases = [lambda: [self._zero] * self.rows * self.vectors, lambda: self._loaded(self._places(c, ldc))]
+        return self._chosen(start, cases, lambda: self._loaded(self._row(bias)) * self.rows)
 
     def _summed(self, sums: list[Any], a: Any, row_step: Any, k_step: Any, b: Any, ldb: Any, depth: Any) -> list[Any]:
         """The sums after all k."""
@@ -150,10 +148,8 @@ class _Tile:
             return [builder.select(builder.fcmp_ordered(">", zero, x), zero, x) for x in sums]
 
         def masked() -> list[Any]:
-            masks = self._loaded(self._places(mask, ld))
-            return [
-                builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in zip(sums, masks, strict=True)
-            ]
+            pairs = zip(sums, self._loaded(self._places(mask, ld)), strict=True)
+            return [builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in pairs]
 
         return self._chosen(end, [lambda: sums, relu], masked)
 

@@ -20,16 +20,7 @@ from numba.extending import register_jitable
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
-from shoal.native.machine import (
-    CURRENT,
-    SINCE,
-    compare_exchange,
-    fetch_add,
-    load,
-    now,
-    read_clock,
-    yield_processor,
-)  # fmt: skip
+from shoal.native.machine import CURRENT, SINCE, compare_exchange, fetch_add, load, now, read_clock, yield_processor
 from shoal.native.operations import Operation, dispatch, dispatch_source
 
 PIECE_FIELDS = 15

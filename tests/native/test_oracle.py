@@ -11,13 +11,13 @@ import torch
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
 from shoal.algorithms.native import NativeTeam
-from shoal.native.arithmetic import fill_noise
 from shoal.native.maddpg import ENTROPY, NEXT, OWN, REDRAWN
 from shoal.native.program import padded
 from shoal.native.work import MOMENT, SEED
 from shoal.replay import Batch, Returns
 from tests.algorithms.plain import precision_of_networks
 from tests.algorithms.test_oracle import CHOICES, NUMBERS, covering, make_batch, make_spec
+from tests.native.noise import fill_noise
 
 CPU = torch.device("cpu")
 ROWS = 40

@@ -8,9 +8,10 @@ from numba import njit
 from scipy import special, stats
 
 from shoal.native import arithmetic
-from shoal.native.arithmetic import fill_noise, key_of, normal, uniform
+from shoal.native.arithmetic import key_of, normal, uniform
 from shoal.native.kernels import product
 from shoal.native.tile import ADD, BIAS, MASK, NARROW, PANEL, PLAIN, RELU, ZERO, Plan, host_plan, make_tile, plan_for
+from tests.native.noise import fill_noise
 
 
 @pytest.mark.parametrize(
