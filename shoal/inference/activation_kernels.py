@@ -17,8 +17,7 @@ assert (LEAK, BOUND, *ACTIVATIONS) == (
 )  # fmt: skip
 SQUASHES = ("none", "clip", "tanh")
 LN2 = math.log(2)
-FARTHEST = 80.0
-"""Beyond ±80, exp(x) neither changes a float32 sum with 1 nor is changed by it."""
+FARTHEST = 80.0  # beyond ±80, exp(x) neither changes a float32 sum with 1 nor is changed by it
 SQRT_HALF = math.sqrt(0.5)
 GELU_SLOPE, GELU_CUBE = 2 * math.sqrt(2 / math.pi), 0.044715
 """GELU's tanh form: x · sigmoid(GELU_SLOPE · (x + GELU_CUBE · x³))."""

@@ -26,8 +26,7 @@ from shoal.inference.policy import Policy
 Wide = NDArray[np.float64]
 DAMPING = 0.01
 """Added to the diagonal of the inputs' second moments, as a share of its mean: inputs that never vary stay harmless."""
-BLOCK = 64
-"""Inputs between two updates of all weights that are still to be rounded."""
+BLOCK = 64  # inputs between two updates of all weights that are still to be rounded
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from shoal.inference.policy import FORMAT, Policy
 
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
-MEASURED_ROOM = 192
-"""Characters that the results of a check take in the metadata."""
+MEASURED_ROOM = 192  # characters that the results of a check take in the metadata
 
 
 class Graph:

@@ -25,8 +25,7 @@ from shoal.errors import check_range
 from shoal.system.processors import has_vnni
 
 GridKind = Literal["asymmetric", "symmetric", "paper"]
-Numbers = Any
-"""A numpy array or a torch tensor."""
+Numbers = Any  # a numpy array or a torch tensor
 TOO_SMALL = float(np.nextafter(np.finfo(np.float32).tiny, np.float32(0)))
 """The largest subnormal float32 number: a range whose scale would be subnormal gets the scale 1."""
 

@@ -31,17 +31,14 @@ from shoal.inference.activation_kernels import activate, choose, fast_tanh, to_b
 from shoal.system.processors import has_vnni, vector_features
 from shoal.system.tiles import I8, I16, I32, I64, call, load, loop, splat, store
 
-TILE, GROUP = 16, 4
-"""Units in a tile, inputs in a group."""
+TILE, GROUP = 16, 4  # units in a tile, inputs in a group
 # Words of the header of packed codes; FIELDS words per layer start at FIRST, and the action sizes follow them.
 MAGIC_AT, VERSION_AT, CHECKSUM, BITS, SQUASH = range(5)
 SIZE, HEAD, AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, FRAME, FIRST = range(5, 14)
 INPUTS, UNITS, ACTIVATION, START, FIELDS = range(5)
-FIXED = SIZE
-"""From here on, the words are the same for all versions of a policy's weights."""
+FIXED = SIZE  # from here on, the words are the same for all versions of a policy's weights
 PORTABLE, AVX2, VNNI = range(3)
-ROWS = 32
-"""Rows that go through a layer together."""
+ROWS = 32  # rows that go through a layer together
 TINY = np.finfo(np.float32).tiny
 
 
@@ -135,8 +132,7 @@ def _tile(rows: int, unroll: int) -> Any:
     return tile
 
 
-MANY = 4
-"""Rows multiplied by a tile at once, if there are so many."""
+MANY = 4  # rows multiplied by a tile at once, if there are so many
 _one, _many = _tile(1, 4), _tile(MANY, 1)
 
 

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
 ExportPrecision = Literal["float32", "float16", "int8", "static-int8", "packed"]
 PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "float16", "int8", "static-int8", "packed")
-CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")
-"""Those whose weights are codes."""
+CODED: tuple[ExportPrecision, ...] = ("int8", "static-int8", "packed")  # those whose weights are codes
 Rounding = Literal["nearest", "output-error"]
 ROUNDINGS: tuple[Rounding, ...] = ("nearest", "output-error")
 

@@ -20,14 +20,10 @@ from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid
 from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, first_outputs, layer_of_agent, run_layer
 
-Actions = NDArray[Any]
-"""Choices (B, N) int64, or boxes (B, N, A) float32."""
-FORMAT = 1
-"""Version of the metadata in an exported file."""
-LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0
-"""Bounds of the log standard deviations of Shoal's own Gaussian policies."""
-MASKED = -1e9
-"""A logit of padded choices, which no softmax sees: exp underflows to exactly zero."""
+Actions = NDArray[Any]  # choices (B, N) int64, or boxes (B, N, A) float32
+FORMAT = 1  # version of the metadata in an exported file
+LOG_STD_LOW, LOG_STD_HIGH = -5.0, 2.0  # bounds of the log standard deviations of Shoal's own Gaussian policies
+MASKED = -1e9  # a logit of padded choices, which no softmax sees: exp underflows to exactly zero
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,16 +21,13 @@ from shoal.errors import UserError
 from shoal.system.memory import check_fits
 
 Shape = tuple[int, ...]
-SMALL = 1024
-"""Largest constant, in bytes, that shapes may depend on."""
+SMALL = 1024  # largest constant, in bytes, that shapes may depend on
 MOST_AXES = 8
 ATTRIBUTES = {AttributeProto.FLOAT, AttributeProto.INT, AttributeProto.INTS, AttributeProto.STRING}
-MOST_NODES = 2**16
-"""A team of 1024 agents in int8 has 50,000."""
+MOST_NODES = 2**16  # a team of 1024 agents in int8 has 50,000
 TIMES, ANY = 128, 2**25
 """Values that one state may touch: per byte of the file (weights packed to three bits: 60), plus a constant."""
-MOST_PRODUCTS = 2**32
-"""Multiplications for one state, in addition to those per byte: a convolution reuses its weights."""
+MOST_PRODUCTS = 2**32  # multiplications for one state, in addition to those per byte: a convolution reuses its weights
 
 
 def parsed(path: Path, model: bytes) -> onnx.ModelProto:

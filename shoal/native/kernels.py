@@ -29,8 +29,7 @@ from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, Plan, host_plan, make_t
 
 FAST = {"reassoc", "contract", "nsz"}
 """Sums may be vectorised: the order is fixed when they are compiled, so results are reproducible."""
-DEPTH = 384
-"""Values of k for which a panel of B stays in the first-level cache."""
+DEPTH = 384  # values of k for which a panel of B stays in the first-level cache
 
 
 def _make_panel(columns: int, lanes: int, sizes: tuple[int, ...]) -> Any:

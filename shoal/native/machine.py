@@ -14,8 +14,7 @@ from numba.extending import register_jitable
 from shoal.system.tiles import I8, I32, I64, call
 
 intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
-MONOTONIC = {"linux": 1, "darwin": 6}
-"""Number of the monotonic clock, by system."""
+MONOTONIC = {"linux": 1, "darwin": 6}  # number of the monotonic clock, by system
 SINCE, CURRENT, CLOCKS = range(3)
 """Of a thread's clock: the time of the last reading, the phase since then; then nanoseconds per phase."""
 

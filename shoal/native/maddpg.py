@@ -24,12 +24,10 @@ from shoal.native.program import Program, Span, padded
 if TYPE_CHECKING:
     from shoal.algorithms.config import LearnConfig
 
-CHUNK = 96
-"""Rows that go through a network together: their activations stay in the second-level cache."""
+CHUNK = 96  # rows that go through a network together: their activations stay in the second-level cache
 NEXT, OWN, REDRAWN, ENTROPY = range(4)
 """What noise is for: next actions, an agent's own action in its P loss, redrawn actions, an online policy's entropy."""
-TAIL = 16
-"""Numbers behind an agent's gradients: its loss, its entropy, and the gradient of its temperature."""
+TAIL = 16  # numbers behind an agent's gradients: its loss, its entropy, and the gradient of its temperature
 
 
 def parts_for(agents: int, rows: int) -> int:
@@ -43,8 +41,7 @@ def copies_of_weights(agents: int, rows: int, threads: int) -> float:
     return 5 + parts_for(agents, rows) + threads / agents
 
 
-Counters = list[list[int]]
-"""Of pieces that are done, by mini-batch and part of it."""
+Counters = list[list[int]]  # of pieces that are done, by mini-batch and part of it
 
 
 class MADDPG:

@@ -16,8 +16,7 @@ from shoal.native.operations import Rows
 from shoal.native.program import Program, padded
 from shoal.native.tile import PANEL
 
-Arrays = list[NDArray]
-"""Weight (inputs, units), bias (1, units), weight, bias, …"""
+Arrays = list[NDArray]  # weight (inputs, units), bias (1, units), weight, bias, …
 
 
 @dataclass(frozen=True)

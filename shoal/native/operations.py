@@ -21,10 +21,8 @@ from numba.extending import register_jitable
 from shoal.compiled import njit, source_hash
 from shoal.native.arithmetic import key_of, number
 
-OFFSET_BITS = 44
-"""An operand is a buffer's number and, in its lowest bits, the place in it."""
-NOWHERE = -1
-"""An absent operand; a number of rows that is the number at hand."""
+OFFSET_BITS = 44  # an operand is a buffer's number and, in its lowest bits, the place in it
+NOWHERE = -1  # an absent operand; a number of rows that is the number at hand
 OPERANDS, FIELDS = 7, 12
 """Most operands and fields of an operation. In the table it is its code, its operands, then its fields."""
 

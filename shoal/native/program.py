@@ -15,8 +15,7 @@ from shoal.native.kernels import OPERATIONS
 from shoal.native.operations import FIELDS, NOWHERE, OFFSET_BITS, OPERANDS, Operation, Rows
 from shoal.native.tile import ADD, BIAS, MASK, NARROW, PLAIN, RELU, ZERO
 
-ALIGNED, LINE = 64, 16
-"""Bytes and float32 numbers of a cache line."""
+ALIGNED, LINE = 64, 16  # bytes and float32 numbers of a cache line
 
 
 def padded(width: int) -> int:

@@ -17,12 +17,9 @@ from numba.extending import intrinsic
 from shoal.system.processors import vector_features
 from shoal.system.tiles import I64, call, load, loop, splat, store
 
-PANEL, NARROW = 16, 8
-"""Columns of a panel and of a narrow one."""
-ZERO, ADD, BIAS = range(3)
-"""What the sums start from: zero, what is in C, or the bias."""
-PLAIN, RELU, MASK = range(3)
-"""How they end: as they are, through a ReLU, or as zero where the mask is not positive."""
+PANEL, NARROW = 16, 8  # columns of a panel and of a narrow one
+ZERO, ADD, BIAS = range(3)  # what the sums start from: zero, what is in C, or the bias
+PLAIN, RELU, MASK = range(3)  # how they end: as they are, through a ReLU, or as zero where the mask is not positive
 
 
 @dataclass(frozen=True)

@@ -32,11 +32,9 @@ PIECE_FIELDS = 15
 rows; two counters that it needs, and up to what per round; two counters that it adds to; where its gradients are left,
 and which buffer they are in; whether it is for one thread only."""
 
-SEED, MOMENT = range(2)
-"""What decides the noise: a seed, and the number of the update. That is also Adam's step."""
+SEED, MOMENT = range(2)  # what decides the noise: a seed, and the number of the update. That is also Adam's step.
 
-PATIENCE = 50_000
-"""Nanoseconds that a thread waits before it does a piece of another thread again."""
+PATIENCE = 50_000  # nanoseconds that a thread waits before it does a piece of another thread again
 
 
 class Tables(NamedTuple):

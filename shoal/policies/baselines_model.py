@@ -55,8 +55,7 @@ ACTIVATIONS: dict[str, Activation] = {
 GELU_TANH = "functools.partial(<class 'torch.nn.modules.activation.GELU'>, approximate='tanh')"
 """How a zip names the other form of GELU."""
 Squash = Literal["tanh", "clip", "none"]
-SQUASHED = ("ddpg", "td3", "sac")
-"""Algorithms whose means go through tanh to the box."""
+SQUASHED = ("ddpg", "td3", "sac")  # algorithms whose means go through tanh to the box
 CLIPPED_MEANS = "actor.mu.0"
 """The last layer of SAC with gSDE, whose outputs are clipped; without clipping it is actor.mu."""
 NATURE = (((8, 8), 4), ((4, 4), 2), ((3, 3), 1))

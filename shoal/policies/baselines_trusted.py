@@ -25,8 +25,7 @@ try:
 except ImportError:
     raise UserError(f"`trust=True` needs Stable-Baselines3; {install('sb3')}.") from None
 
-OBSERVATIONS = 64
-"""Number of observations to compare the policy and its network on."""
+OBSERVATIONS = 64  # number of observations to compare the policy and its network on
 
 
 class Latent(nn.Module):

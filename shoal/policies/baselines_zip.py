@@ -30,14 +30,11 @@ from shoal.errors import UserError
 Algorithm = Literal["a2c", "ppo", "dqn", "ddpg", "td3", "sac"]
 READ = "A2C, PPO, DQN, DDPG, TD3 and SAC can be read"
 SPACES = {"observation_space": ("Box", "Discrete", "MultiBinary"), "action_space": ("Box", "Discrete")}
-MOST_PACKED = 100
-"""Largest compression ratio of a genuine model's parts; weights hardly compress at all."""
-MOST_SHOWN = 16
-"""Largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits."""
+MOST_PACKED = 100  # largest compression ratio of a genuine model's parts; weights hardly compress at all
+MOST_SHOWN = 16  # largest ratio of all tensors in float32 to their stored bytes: some are shared, others have 8 bits
 MOST_PICKLED = 2**20
 """Largest pickle in the JSON, in characters, that is read for a hint; genuine ones have a few thousand."""
-ROUNDING = 1e-5
-"""Bounds of spaces are in the zip as text with eight digits."""
+ROUNDING = 1e-5  # bounds of spaces are in the zip as text with eight digits
 OTHERS = {  # names of tensors, or settings, that only other algorithms have
     "quantile_net": "QR-DQN",
     "top_quantiles_to_drop_per_net": "TQC",

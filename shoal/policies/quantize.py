@@ -32,8 +32,7 @@ from shoal.waiting import Advance
 if TYPE_CHECKING:
     from shoal.policies.torch_policy import TorchPolicy
 
-COMPARED = 4096
-"""At most this many states are kept for comparing actions."""
+COMPARED = 4096  # at most this many states are kept for comparing actions
 BINS = 61
 
 

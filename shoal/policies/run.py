@@ -33,8 +33,7 @@ from shoal.training.evaluation import build_env
 from shoal.training.precision import QatPrecision
 from shoal.training.saved_team import acting_team, load_team
 
-COPIES, STEPS = 16, 128
-"""Copies of the world in which states are collected, with exploration noise."""
+COPIES, STEPS = 16, 128  # copies of the world in which states are collected, with exploration noise
 
 
 def load_run(

@@ -27,8 +27,7 @@ from shoal.policies.torch_policy import (
 from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array, world_config
 from shoal.training.evaluation import Act, Evaluation, build_env, random_act
 
-COPIES, AT_RANDOM = 16, 0.2
-"""For collecting states: copies of the environment, and the share of random actions."""
+COPIES, AT_RANDOM = 16, 0.2  # for collecting states: copies of the environment, and the share of random actions
 
 
 def load_zip(

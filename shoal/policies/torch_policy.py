@@ -36,10 +36,8 @@ StatesFrom = Literal["replay", "played"]
 STATES, VISITED, VISITED_IMAGES = 512, 4096, 256
 """Number of states for checking and calibrating an export; for corrections; the same where they are images, of which
 each has many rows."""
-VISITED_COPIES = 8
-"""Copies of the world in which states for corrections are visited: few, so that episodes get long."""
-CLOSE = 0.01
-"""Boxes count as equal where every entry is within this share of the box's width."""
+VISITED_COPIES = 8  # copies of the world in which states for corrections are visited: few, so that episodes get long
+CLOSE = 0.01  # boxes count as equal where every entry is within this share of the box's width
 
 
 class TorchPolicy(TrainedPolicy):

@@ -18,10 +18,8 @@ except ImportError:
 
 from shoal.quantization.qat import Qat
 
-KEY = "shoal_qat"
-"""The model's attribute, and its key in the zip."""
-CRITICS = {"critic", "critic_target", "value_net", "vf_features_extractor"}
-"""Parts of policies that belong to critics."""
+KEY = "shoal_qat"  # the model's attribute, and its key in the zip
+CRITICS = {"critic", "critic_target", "value_net", "vf_features_extractor"}  # parts of policies that belong to critics
 TARGETS = {f"policy.{part}_target": f"policy.{part}" for part in ("q_net", "actor", "critic")}
 """Stable-Baselines3's names of target networks, each with its online network."""
 

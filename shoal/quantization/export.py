@@ -32,8 +32,7 @@ from shoal.system.processors import has_vnni
 
 TOLERANCES: dict[str, float] = {"float32": 1e-5, "float16": 2e-3, "int8": 0.03, "static-int8": 0.05}
 """Largest mean error of an action; 2 / 2^bits for packed weights."""
-FEW = 32
-"""States that are also computed in plain numpy, and one at a time."""
+FEW = 32  # states that are also computed in plain numpy, and one at a time
 OTHER_SUMS, OTHER_CODES = 1e-4, 0.05
 """Mean errors of outputs relative to the largest: from another summation order, and where that changes codes."""
 

@@ -25,12 +25,9 @@ from shoal.quantization.affine import simulate, stored_bytes
 from shoal.quantization.layers import LayerSite, attach, check_weights, detach_all, find_layers
 from shoal.quantization.quantizer import Quantizer
 
-Ranges = dict[str, tuple[Tensor, Tensor]]
-"""min(x, 0) and max(x, 0) of each layer's input, by the layer's name."""
-Edge = Quantizer | Literal["full"] | None
-"""The quantizer of the first or last layer; full: full precision."""
-Run = Callable[[Any], object]
-"""Runs a module on representative states."""
+Ranges = dict[str, tuple[Tensor, Tensor]]  # min(x, 0) and max(x, 0) of each layer's input, by the layer's name
+Edge = Quantizer | Literal["full"] | None  # the quantizer of the first or last layer; full: full precision
+Run = Callable[[Any], object]  # runs a module on representative states
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,7 @@ class ModelQuantizer:
         return weights and edge, inputs and replace(edge, symmetric=inputs.symmetric, per_channel=inputs.per_channel)
 
 
-Plan = ModelQuantizer
-"""Its name in version 0.2.0."""
+Plan = ModelQuantizer  # its name in version 0.2.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,7 @@ from shoal.inference.layers import Quantized
 from shoal.numerics.emulation.roles import mark_weight
 from shoal.quantization.layers import LayerSite, attach, attached, find_layers
 
-MOMENTUM = 0.01
-"""Weight of a new mini-batch in the running range."""
+MOMENTUM = 0.01  # weight of a new mini-batch in the running range
 LEAST_QAT_BITS, MOST_QAT_BITS = 2, 8
 
 

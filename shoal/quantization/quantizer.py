@@ -82,8 +82,7 @@ class Quantizer:
         return self.format or f"{self.bits} bits"
 
 
-Scheme = Quantizer
-"""Its name before version 0.2."""
+Scheme = Quantizer  # its name before version 0.2
 
 
 @dataclass(frozen=True)
