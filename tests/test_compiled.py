@@ -50,7 +50,7 @@ def test_cache_is_outside_the_package(folder):
 
 
 def test_no_function_of_shoal_uses_numbas_own_cache():
-    assert len(KERNELS) > 20
+    assert {PACKAGE / "envs/physics.py", PACKAGE / "native/work.py", PACKAGE / "replay/gather.py"} <= {*KERNELS}
     direct = re.compile(r"from numba import .*\b(jit|njit|cfunc|vectorize)\b|numba\.(jit|njit|cfunc|vectorize)\(")
     found = [path.name for path in PACKAGE.rglob("*.py") if direct.search(path.read_text())]
     assert found == ["compiled.py"]
