@@ -12,6 +12,7 @@ from shoal.trust import ADAPTERS, check_importable, env_name
 
 WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
+ENTITIES = ("index", "distance")
 PREY = ("scripted", "facmac", "learned", "random")
 MOST = 1024  # agents, and everything else that a copy has many of
 MOST_COPIES = 2**20
@@ -34,6 +35,7 @@ def make_env(
     prey_count: int | None = None,
     obstacles: int | None = None,
     prey_scale: float | None = None,
+    entities: str = "index",
     options: dict[str, Any] | None = None,
     workers: int = 1,
 ) -> VectorEnv:
@@ -54,6 +56,8 @@ def make_env(
         prey_count: predator-prey: number of prey; max(1, agents // 3) by default.
         obstacles: predator-prey: number of obstacles; max(2, agents // 3) by default.
         prey_scale: predator-prey with facmac prey: its force, 1 (the default) or 4 times its chosen offset.
+        entities: particle worlds: order in which an agent sees landmarks, other agents and prey: by `index`, or
+            by `distance`, nearest first.
         options: adapters: keyword arguments of the environment's constructor.
         workers: adapters: number of processes that share the copies, for slow environments; 1: this process. Results
             are the same with any number.
@@ -65,8 +69,8 @@ def make_env(
 DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(make_env).parameters.items()}
 COMMON_SETTINGS = ("name", "agents", "copies", "seed", "episode_length", "stagger")
 OWN_SETTINGS = {
-    "cooperative-navigation": ("rules", "landmarks"),
-    "predator-prey": ("rules", "prey", "prey_count", "obstacles", "prey_scale"),
+    "cooperative-navigation": ("rules", "entities", "landmarks"),
+    "predator-prey": ("rules", "entities", "prey", "prey_count", "obstacles", "prey_scale"),
     "adapters": ("options", "workers"),
 }
 """Settings that not every world has."""
@@ -78,6 +82,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
     _check_numbers(given, copies=(1, MOST_COPIES), seed=(0, None), agents=(1, MOST))
     _check_numbers(given, episode_length=(1, MOST_STEPS), workers=(1, None))
     check_choice("rules", given["rules"], RULES)
+    check_choice("entities", given["entities"], ENTITIES)
     check_choice("prey", given["prey"], PREY)
     name = env_name(name)
     adapted = name.startswith(ADAPTERS)
@@ -91,7 +96,7 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
         return partial(_adapter, **{setting: given[setting] for setting in allowed} | {"name": name})
     _check_numbers(given, landmarks=(1, MOST), prey_count=(1, MOST), obstacles=(0, MOST))
     agents = given["agents"] or 3
-    common = {setting: given[setting] for setting in ("rules", "copies", "seed", "stagger")}
+    common = {setting: given[setting] for setting in ("rules", "entities", "copies", "seed", "stagger")}
     common["episode_length"] = given["episode_length"] or 25
     if name == "cooperative-navigation":
         return partial(_particle_world, "cooperative_navigation", agents, given["landmarks"] or agents, **common)

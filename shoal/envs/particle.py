@@ -26,7 +26,14 @@ PREY_RULES = {"learned": LEARNED, "scripted": SCRIPTED, "facmac": FACMAC, "rando
 
 
 def cooperative_navigation(
-    agents: int, landmarks: int, rules: str, episode_length: int, copies: int, seed: int, stagger: bool
+    agents: int,
+    landmarks: int,
+    rules: str,
+    entities: str,
+    episode_length: int,
+    copies: int,
+    seed: int,
+    stagger: bool,
 ) -> "ParticleWorld":
     """Agents spread out so that each landmark has one near it, without touching each other."""
     layout = Layout(
@@ -36,6 +43,7 @@ def cooperative_navigation(
         predators=agents,
         pursuit=False,
         openai=rules == "openai",
+        by_distance=entities == "distance",
         prey_rule=LEARNED,
         prey_scale=1.0,
         size=_column((agents, 0.15), (landmarks, 0.05)),
@@ -65,6 +73,7 @@ def predator_prey(
     prey_scale: float,
     obstacles: int,
     rules: str,
+    entities: str,
     episode_length: int,
     copies: int,
     seed: int,
@@ -84,6 +93,7 @@ def predator_prey(
         predators=predators,
         pursuit=True,
         openai=rules == "openai",
+        by_distance=entities == "distance",
         prey_rule=PREY_RULES[prey],
         prey_scale=float(prey_scale),
         size=_column((predators, 0.075), (prey_count, 0.05), (obstacles, 0.2)),

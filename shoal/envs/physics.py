@@ -43,6 +43,7 @@ class Layout(NamedTuple):
     predators: int  # bodies after these are prey; equal to `bodies` in a world without prey
     pursuit: bool  # rewards of predator-prey, else of cooperative navigation
     openai: bool  # rule set openai, else mpe2
+    by_distance: bool  # entities of a kind are seen nearest first, else in their order
     prey_rule: int
     prey_scale: float
     size: Floats  # (K,)
@@ -313,12 +314,35 @@ def metric(layout: Layout, e: int, position: Floats, caught: Bools) -> int:
 
 
 @inlined
+def nearest_first(observation: Array, e: int, i: int, first: int, count: int, velocities: int) -> None:
+    """Order the `count` places from `first` on that agent i sees by distance; ties stay in their order.
+
+    Where `velocities` is not 0, those of the same entities are so much further on, and move with their places.
+    """
+    for s in range(first + 2, first + 2 * count, 2):
+        x, y = observation[e, i, s], observation[e, i, s + 1]
+        speed_x, speed_y = observation[e, i, s + velocities], observation[e, i, s + velocities + 1]
+        square = np.float64(x) * np.float64(x) + np.float64(y) * np.float64(y)
+        at = s
+        while at > first:
+            before_x, before_y = observation[e, i, at - 2], observation[e, i, at - 1]
+            if np.float64(before_x) * np.float64(before_x) + np.float64(before_y) * np.float64(before_y) <= square:
+                break
+            for to in (at, at + velocities):
+                observation[e, i, to], observation[e, i, to + 1] = observation[e, i, to - 2], observation[e, i, to - 1]
+            at -= 2
+        observation[e, i, at + velocities], observation[e, i, at + velocities + 1] = speed_x, speed_y
+        observation[e, i, at], observation[e, i, at + 1] = x, y
+
+
+@inlined
 def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observation: Array) -> None:
     """Write what each agent of copy e sees.
 
     Own velocity and position; landmarks, then other bodies, relative to itself; velocities of the other prey.
     The rest is zeros: messages that nobody sends in cooperative navigation, padding of the prey's view.
     """
+    landmarks = len(layout.size) - layout.bodies
     agents, seen = layout.seen.shape
     for i in range(agents):
         x, y = position[e, i, 0], position[e, i, 1]
@@ -333,6 +357,12 @@ def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observat
             if k != i:
                 observation[e, i, end], observation[e, i, end + 1] = velocity[e, k, 0], velocity[e, k, 1]
                 end += 2
+        if layout.by_distance:
+            hunters = layout.predators - (i < layout.predators)
+            prey, bodies = layout.bodies - layout.predators - (i >= layout.predators), 4 + 2 * landmarks
+            nearest_first(observation, e, i, 4, landmarks, 0)
+            nearest_first(observation, e, i, bodies, hunters, 0)
+            nearest_first(observation, e, i, bodies + 2 * hunters, prey, 2 * prey)
         for o in range(end, observation.shape[2]):
             observation[e, i, o] = 0.0
 

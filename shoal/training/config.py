@@ -46,6 +46,9 @@ class WorldConfig:
     """predator-prey: number of obstacles; None: a third of the predators, at least 2."""
     prey_scale: float | None = None
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
+    entities: Literal["index", "distance"] = "index"
+    """Order in which agents of a particle world see landmarks, other agents and prey: by index as in the papers, or by
+    distance, nearest first, which teams learn from faster."""
     env_options: str = ""
     """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
 
@@ -338,6 +341,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             "`n_step`": self.n_step > 1,
             "`target_period`": self.target_period > 1,
             "`critic_hidden`": self.critic_hidden is not None,
+            "`entities=distance`": self.entities == "distance",
             "`layer_norm`": self.layer_norm,
             "`qat_bits`": self.qat_bits is not None,
             "`scheme`": self.scheme is not None,

@@ -62,7 +62,7 @@ def _world(
     config: TrainConfig, copies: int, seed: int, stagger: bool, episode_length: int | None = None
 ) -> dict[str, Any]:
     """The arguments of `make_env`."""
-    same = ("agents", "rules", "landmarks", "prey", "prey_count", "obstacles", "prey_scale")
+    same = ("agents", "rules", "landmarks", "prey", "prey_count", "obstacles", "prey_scale", "entities")
     return {
         **{name: getattr(config, name) for name in same},
         "name": config.env,

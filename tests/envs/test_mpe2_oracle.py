@@ -86,6 +86,44 @@ def test_starts_with_the_same_view(agents, prey, obstacles):
         np.testing.assert_array_equal(observation[0, i, : len(seen)], seen)
 
 
+def nearest_first(seen, parts):
+    """What mpe2 says, with the places of each part (and what belongs to them) sorted by distance.
+
+    A part is the places' first number, how many there are, and the first number of their velocities, if they are seen.
+    """
+    seen = np.asarray(seen, np.float32).copy()
+    for first, count, velocities in parts:
+        places = seen[first : first + 2 * count].reshape(count, 2)
+        order = np.argsort((places.astype(np.float64) ** 2).sum(1), kind="stable")
+        seen[first : first + 2 * count] = places[order].ravel()
+        if velocities is not None:
+            moved = seen[velocities : velocities + 2 * count].reshape(count, 2)[order]
+            seen[velocities : velocities + 2 * count] = moved.ravel()
+    return seen
+
+
+@worlds
+def test_nearest_entities_first(agents, prey, obstacles):
+    """Predators see obstacles, other predators, prey and their velocities; prey likewise, without themselves."""
+    theirs, ours = pair(agents, prey, obstacles, seed=4)
+    sizes = {"prey": "learned", "prey_count": prey, "obstacles": obstacles} if prey else {}
+    ours = make_env(ours.spec.name, agents, entities="distance", **sizes)
+    rng = np.random.default_rng(4)
+    for _ in range(3):
+        for entity in theirs.unwrapped.world.entities:
+            entity.state.p_pos, entity.state.p_vel = rng.normal(size=(2, 2))
+        theirs.unwrapped.world.entities[-1].state.p_pos = theirs.unwrapped.world.entities[-2].state.p_pos  # a tie
+        copy_state(theirs, ours)
+        for i, name in enumerate(theirs.possible_agents):
+            seen = theirs.unwrapped.observe(name)
+            places = 4 + 2 * (obstacles if prey else agents)
+            hunters, hunted = agents - (i < agents), prey - (i >= agents)
+            fleeing = places + 2 * hunters
+            parts = [(4, (places - 4) // 2, None), (places, hunters, None), (fleeing, hunted, fleeing + 2 * hunted)]
+            assert (np.sort(seen) == np.sort(ours.observe()[0, i, : len(seen)])).all()
+            np.testing.assert_array_equal(ours.observe()[0, i, : len(seen)], nearest_first(seen, parts))
+
+
 @worlds
 def test_random_choices_match_mpe2(agents, prey, obstacles):
     theirs, ours = pair(agents, prey, obstacles, seed=1)
