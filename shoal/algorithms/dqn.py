@@ -40,7 +40,6 @@ class DQN(Team):
         return end if self.samples >= decay else 1 + (end - 1) * self.samples / decay
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
-        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         target = self.target_q(batch, phase)
 
         phase("Q loss")

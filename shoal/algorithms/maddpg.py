@@ -42,7 +42,6 @@ class MADDPG(Team):
         self.optimizers = {"actors": self.new_adam(self.actors), "critics": self.new_adam(self.critics)}
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
-        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         target = self.target_q(batch, phase)
 
         phase("Q loss")

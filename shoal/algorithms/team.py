@@ -34,6 +34,7 @@ class Team(BaseTeam):
         self.device = device
         self.noise = Noise(stream_seed(seed, "update"), device)
         self.rollout_noise = Noise(stream_seed(seed, "exploration"), device)
+        self._noises = {"update": self.noise, "exploration": self.rollout_noise}
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, StackedAdam] = {}
         self.precision = FULL
@@ -66,17 +67,13 @@ class Team(BaseTeam):
         """Whether the critics' inputs are built whole for every agent instead of using their first layer again."""
         return self.config.first_layer == "dense" or self.precision.dense
 
-    def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
-        """The transitions that this update learns from, as tensors."""
-        return as_tensors(self.draw(ring, sampler, rng), self.spec, self.config.discount, self.device)
-
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         raise NotImplementedError
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
         phase("mini-batch sampling")
-        batch = self.sample_minibatch(ring, sampler, rng)
+        batch = as_tensors(self.draw(ring, sampler, rng), self.spec, self.config.discount, self.device)
         with self.precision.learning():
             return to_arrays(self.learn(batch, phase))
 
@@ -122,7 +119,6 @@ class Team(BaseTeam):
             return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included, and the state of the precision."""
         return to_arrays(self._named_parameters() | self.precision.state())
 
     def _named_parameters(self) -> dict[str, Tensor]:
@@ -154,13 +150,10 @@ class Team(BaseTeam):
             self.updates = int(state["updates"])
 
     def random_state(self) -> Arrays:
-        return noise_states(self._noises())
+        return noise_states(self._noises)
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        load_noise_states(self._noises(), state)
-
-    def _noises(self) -> dict[str, Noise]:
-        return {"update": self.noise, "exploration": self.rollout_noise}
+        load_noise_states(self._noises, state)
 
 
 @contextmanager

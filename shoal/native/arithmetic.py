@@ -160,12 +160,6 @@ def uniform(key, counter):  # type: ignore[no-untyped-def]
 
 
 @njit(**FLAGS)
-def gumbel_exponential(key, counter):  # type: ignore[no-untyped-def]
-    """E with Gumbel noise -log(E): the exponential number -log(u)."""
-    return -log(uniform(key, counter))
-
-
-@njit(**FLAGS)
 def normal(key, counter):  # type: ignore[no-untyped-def]
     """A standard normal number: the quantile of a uniform one."""
     x = f4(2) * uniform(key, counter) - f4(1)

@@ -53,10 +53,6 @@ def _atomic(write: Callable[..., Any], result: Any) -> Any:
     return operate
 
 
-def _exchange(builder: Any, word: Any, expected: Any, value: Any) -> Any:
-    return builder.extract_value(builder.cmpxchg(word, expected, value, "seq_cst", "seq_cst"), 1)
-
-
 @intrinsic
 def now(_typing):  # type: ignore[no-untyped-def]
     """Nanoseconds of the monotonic clock."""
@@ -90,7 +86,10 @@ load: Any = _atomic(lambda builder, word: builder.load_atomic(word, "seq_cst", 8
 fetch_add: Any = _atomic(lambda builder, word, value: builder.atomic_rmw("add", word, value, "seq_cst"), types.int64)
 """fetch_add(array, position, value): atomically array[position] += value; returns the value before."""
 
-compare_exchange: Any = _atomic(_exchange, types.boolean)
+compare_exchange: Any = _atomic(
+    lambda builder, word, *pair: builder.extract_value(builder.cmpxchg(word, *pair, "seq_cst", "seq_cst"), 1),
+    types.boolean,
+)
 """compare_exchange(array, position, expected, value): array[position] = value if it is `expected`; whether it was."""
 
 

@@ -4,7 +4,7 @@ Columns from `size` on are padding, and stay zero.
 Shape letters: A action.
 """
 
-from shoal.native.arithmetic import exp, gumbel_exponential, log, normal, number, softplus, tanh
+from shoal.native.arithmetic import exp, log, normal, number, softplus, tanh, uniform
 from shoal.native.machine import view
 from shoal.native.operations import Changes, Count, Reads, Real, Stream, Writes, operation
 
@@ -26,7 +26,7 @@ def gumbel_softmax(  # type: ignore[no-untyped-def]
             y[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
     base = row * ld_logits
     for e in range(numbers):
-        y[e] = exp(y[e]) / gumbel_exponential(key, base + e)
+        y[e] = exp(y[e]) / -log(uniform(key, base + e))  # Gumbel noise is -log(-log(u))
     for r in range(rows):
         total = like
         for a in range(size):

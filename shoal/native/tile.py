@@ -33,11 +33,6 @@ class Plan:
     narrow_rows: tuple[int, ...] = (8, 4, 2, 1)
     """Likewise of a narrow panel."""
 
-    def registers(self, columns: int, rows: int) -> int:
-        """Vector registers of such a tile: its sums, a row of B, and one number of A in all lanes."""
-        vectors = columns // self.vector(columns)
-        return rows * vectors + vectors + 1
-
     def vector(self, columns: int) -> int:
         """Lanes of the vectors that hold this many columns."""
         return min(self.lanes, columns)
