@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.networks.layout import Kind
+from shoal.networks.layout import Kind, network_numbers
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.system.memory import check_fits
 
@@ -184,11 +184,14 @@ def team_bytes(spec: EnvSpec, config: LearnConfig) -> int:
 
 
 def network_weights(spec: EnvSpec, config: LearnConfig) -> tuple[int, int]:
-    """Numbers in the actors and in the critics of all agents, targets not counted."""
+    """Numbers in the actors and in the critics of all agents, targets and agents' own biases not counted."""
     joint = spec.agents * (spec.observation_size + spec.action_size)
     actor = _weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
     critic = _weights((joint, *config.critic_layers, config.atoms or 1))
-    return spec.agents * actor, spec.agents * heads(config) * critic
+    actors, critics = (
+        len(set(network_numbers(spec, shared))) for shared in (config.shared_actors, config.shared_critics)
+    )
+    return actors * actor, critics * heads(config) * critic
 
 
 def heads(config: LearnConfig) -> int:

@@ -110,6 +110,9 @@ class NetworkConfig:
     """Units per hidden layer, of actors and critics."""
     critic_hidden: tuple[int, ...] | None = None
     """Units per hidden layer of the critics; None: as --hidden."""
+    share: Literal["none", "actors", "critics", "all"] = "none"
+    """Networks that agents of one kind share (same group, observations and actions): none as in the papers, their
+    actors, their critics, or all. Shared critics tell agents apart by a bias that each agent learns."""
     layer_norm: bool = False
     """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
     first_layer: Literal["reuse", "dense"] = "reuse"
@@ -155,6 +158,16 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
             own["tau"] = 1.0
         for name in own.keys() - given:
             object.__setattr__(self, name, own[name])
+
+    @property
+    def shared_actors(self) -> bool:
+        """Whether agents of one kind have one actor."""
+        return self.share in ("actors", "all")
+
+    @property
+    def shared_critics(self) -> bool:
+        """Whether agents of one kind have the same critics."""
+        return self.share in ("critics", "all")
 
     @property
     def critic_layers(self) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from shoal.envs.base import EnvSpec
 from shoal.networks import Actors, JointCritics, Noise, to_arrays, to_tensors
 from shoal.networks.actors import load_noise_states, noise_states
 from shoal.networks.layout import Kind, Random
+from shoal.networks.stacked import by_member
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
 
@@ -43,18 +44,20 @@ class Team(BaseTeam):
 
     def new_actors(self, kind: Kind, random: Random) -> Actors:
         """Actors of this kind for the world's choices or boxes."""
-        return Actors(self.spec, self.config.hidden, kind, random, self.hard).to(self.device)
+        return Actors(self.spec, self.config.hidden, kind, random, self.hard, self.config.shared_actors).to(self.device)
 
     def new_critics(self, heads: int, random: Random) -> JointCritics:
         """Critics over the joint observations and actions: of Q values, or of distributions if there are atoms."""
         config = self.config
-        critics = JointCritics(self.spec, config.critic_layers, heads, random, config.atoms, config.layer_norm)
-        return critics.to(self.device)
+        return JointCritics(
+            self.spec, config.critic_layers, heads, random, config.atoms, config.layer_norm, config.shared_critics
+        ).to(self.device)
 
     def new_adam(self, network: Actors | JointCritics) -> StackedAdam:
         """An optimizer for one stack of networks."""
         config = self.config
-        return StackedAdam(network.stacked_parameters(), config.learning_rate, config.clip, config.clip_by)
+        stacked = network.stacked_parameters()
+        return StackedAdam(stacked, config.learning_rate, config.clip, config.clip_by, network.of)
 
     def use(self, precision: Precision) -> None:
         """Learn in this precision from now on, in torch."""
@@ -105,7 +108,8 @@ class Team(BaseTeam):
         return self.rollout_actors.kind
 
     def rollout_arrays(self) -> list[NDArray]:
-        return [parameter.detach().cpu().numpy() for parameter in self.rollout_actors.flat]
+        actors = self.rollout_actors
+        return [by_member(parameter.detach(), actors.of).cpu().numpy() for parameter in actors.flat]
 
     @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:

@@ -103,6 +103,16 @@ class EnvSpec(AgentSizes):
             groups.setdefault(name, []).append(i)
         return groups
 
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Each agent's kind, counted from 0: agents of one group with the same observations and actions are alike."""
+        bounds = [ends for ends in (self.action_low, self.action_high) if ends is not None]
+        each = [
+            (group, self.observation_sizes[i], self.action_sizes[i], *(ends[i].tobytes() for ends in bounds))
+            for i, group in sorted((i, group) for group, agents in self.groups.items() for i in agents)
+        ]
+        return tuple(list(dict.fromkeys(each)).index(kind) for kind in each)
+
     @property
     def padded(self) -> bool:
         """Whether any agent has padded actions."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoal.envs.base import EnvSpec
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED
-from shoal.networks.layout import Kind, Random, actor_widths
+from shoal.networks.layout import Kind, Random, actor_widths, network_numbers
 from shoal.networks.stacked import StackedMLP, to_arrays, to_tensors
 
 NoiseSource = Callable[[str, tuple[int, ...]], Tensor]  # called with "gumbel", "normal" or "uniform" and a shape
@@ -73,11 +73,17 @@ class Actors(StackedMLP):
 
     real: Tensor
 
-    def __init__(self, spec: EnvSpec, hidden: Sequence[int], kind: Kind, random: Random, hard: bool = False) -> None:
-        """`hard`: one-hot samples with the straight-through gradient in place of soft ones."""
-        super().__init__(actor_widths(spec, hidden, 2 if kind == "gaussian" else 1), random)
+    def __init__(
+        self, spec: EnvSpec, hidden: Sequence[int], kind: Kind, random: Random, hard: bool = False, shared: bool = False
+    ) -> None:
+        """`hard`: one-hot samples with the straight-through gradient in place of soft ones.
+
+        `shared`: agents of one kind share one policy.
+        """
+        widths = actor_widths(spec, hidden, 2 if kind == "gaussian" else 1, shared)
+        super().__init__(widths, random, network_numbers(spec, shared))
         self.kind = kind
-        self.weight_count = sum(parameter.numel() for parameter in self.parameters())
+        self.weight_count = spec.agents * sum(parameter[0].numel() for parameter in self.parameters())
         self.hard = hard
         self.padded = spec.padded
         self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)

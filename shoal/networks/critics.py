@@ -2,21 +2,22 @@
 
 The joint input of width J is all observations in agent order, then all actions in agent order.
 Twin critics are two heads per agent; a critic of a return distribution has a logit per atom in place of one Q value.
-The first layer is kept as (J, C, H), so that with one mini-batch
-for all agents it is a single (B, J) x (J, C*H) product, and with one per agent a batched product over views.
-Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), B batch rows, H hidden units,
-K atoms.
+The first layer is kept as (J, S, H), so that with one mini-batch
+for all agents it is a single (B, J) x (J, S*H) product, and with one per agent a batched product over views.
+Shape letters: N agents, C = N * heads critics (critic i*heads + k is head k of agent i), S critics in the stack (fewer
+than C where agents share them), B batch rows, H hidden units, K atoms.
 """
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks.layout import Random, critic_widths, initial_layers
-from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, parameter
+from shoal.networks.layout import Random, critic_widths, initial_layers, network_numbers
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, by_member, parameter
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -25,6 +26,8 @@ class JointCritics(nn.Module):
 
     quantizers: Mapping[int, LayerQuantizer] | None = None
     """What weights and input of the first layer, 0, go through; `rest` has its own for the others."""
+    owner: Tensor
+    """(N,): number of each agent's critics, where agents of a kind share theirs the same."""
 
     def __init__(
         self,
@@ -34,19 +37,24 @@ class JointCritics(nn.Module):
         random: Random,
         atoms: int | None = None,
         layer_norm: bool = False,
+        shared: bool = False,
     ) -> None:
         """`heads` critics per agent, each with one Q value or with a logit per atom.
 
         `layer_norm` normalises the first hidden layer and squashes it by tanh, in place of a ReLU.
+        `shared`: critics of agents of one kind share all but their first biases, which tell the agents apart.
         """
         super().__init__()
         self.spec, self.agents, self.heads, self.atoms = spec, spec.agents, heads, atoms
-        widths = critic_widths(spec, hidden, heads, atoms or 1)
-        first, bias = initial_layers(widths[:2], random)
-        self.first = parameter(first.swapaxes(0, 1).copy())  # (J, C, H)
-        self.first_bias = parameter(bias)  # (C, 1, H)
-        self.rest = StackedMLP(widths[1:], random)
-        self.norm = StackedNorm(spec.agents * heads, hidden[0]) if layer_norm else None
+        widths = critic_widths(spec, hidden, heads, atoms or 1, shared)
+        number = network_numbers(spec, shared)
+        of = (number[:, None] * heads + np.arange(heads)).ravel()
+        self.register_buffer("owner", torch.from_numpy(number), persistent=False)
+        first, _ = initial_layers(widths[:2], random)
+        self.first = parameter(first.swapaxes(0, 1).copy())  # (J, S, H)
+        self.first_bias = parameter(np.zeros((len(of), 1, hidden[0]), np.float32))  # (C, 1, H)
+        self.rest = StackedMLP(widths[1:], random, of)
+        self.norm = StackedNorm(len(widths[0]), hidden[0], of) if layer_norm else None
 
     def forward(self, joint: Tensor) -> Tensor:
         """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch per agent.
@@ -89,9 +97,13 @@ class JointCritics(nn.Module):
     def _first_layer(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:
         """(C, B, H), before the ReLU."""
         if joint.dim() == 2:
-            z = torch.addmm(bias.view(-1), joint, first.flatten(1))  # (B, C*H)
-            return z.unflatten(1, first.shape[1:]).transpose(0, 1)
-        by_agent = first.view(len(first), self.agents, -1).transpose(0, 1)  # (N, J, heads*H): one matrix per agent
+            if self.of is None:
+                z = torch.addmm(bias.view(-1), joint, first.flatten(1))  # (B, C*H)
+                return z.unflatten(1, first.shape[1:]).transpose(0, 1)
+            z = (joint @ first.flatten(1)).unflatten(1, first.shape[1:])  # (B, S, H)
+            return by_member(z.transpose(0, 1), self.of) + bias
+        by_kind = first.unflatten(1, (-1, self.heads)).flatten(2).transpose(0, 1)  # (S/heads, J, heads*H)
+        by_agent = by_kind if self.of is None else by_kind[self.owner]  # (N, J, heads*H): one matrix per agent
         z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, by_agent)  # (N, B, heads*H)
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
@@ -112,11 +124,13 @@ class JointCritics(nn.Module):
             action 1     other         OWN           other        2 rows
             action 2     other         other         OWN          2 rows
 
-        Seen as (agent of the row, A, agent of the critic, heads, H) they are the diagonal of the two agent axes.
+        Seen as (agent of the row, A, agent of the critic, heads, H) they are the diagonal of the two agent axes, or
+        where a kind of agents shares its critics, each agent's rows of the column of its kind.
         """
         n, actions = self.agents, self.spec.action_size
-        blocks = first[n * self.spec.observation_size :].view(n, actions, n, self.heads, -1)
-        return blocks.diagonal(dim1=0, dim2=2).permute(3, 1, 0, 2).reshape(n * self.heads, actions, -1)
+        blocks = first[n * self.spec.observation_size :].unflatten(0, (n, actions)).unflatten(2, (-1, self.heads))
+        own = blocks[torch.arange(n, device=first.device), :, self.owner]  # (N, A, heads, H)
+        return own.transpose(1, 2).reshape(n * self.heads, actions, -1)
 
     def _replaced(self, joint: Tensor, own: Tensor) -> Tensor:
         """(N, B, J): a whole input per agent, with its own action in place of the played one."""
@@ -127,6 +141,11 @@ class JointCritics(nn.Module):
         is_own = torch.eye(n, dtype=torch.bool, device=joint.device)[:, None, :, None]  # (N, 1, N, 1)
         replaced = torch.where(is_own, own[:, :, None, :], played)  # (N, B, N, A)
         return torch.cat([observations, replaced.flatten(2)], -1)
+
+    @property
+    def of(self) -> Tensor | None:
+        """(C,): which of the S critics in the stack is each of an agent's; None: no two agents share any."""
+        return self.rest.of
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the critics are stacked."""

@@ -23,18 +23,27 @@ Widths = list[NDArray[np.bool_]]
 Random = np.random.RandomState  # the source of initial weights: numpy has promised never to change its stream
 
 
-def actor_widths(spec: EnvSpec, hidden: Sequence[int], outputs_per_action: int = 1) -> Widths:
-    """One actor per agent; its outputs are blocks of actions."""
-    inputs = real_entries(spec.observation_sizes, spec.observation_size)  # (N, O)
-    outputs = np.tile(real_entries(spec.action_sizes, spec.action_size), (1, outputs_per_action))
-    return [inputs, *(full(spec.agents, width) for width in hidden), outputs]
+def network_numbers(spec: EnvSpec, shared: bool) -> NDArray[np.int64]:
+    """(N,): the number of each agent's network in its stack, where agents of one kind share one or each has its own."""
+    return np.array(spec.kinds if shared else range(spec.agents))
 
 
-def critic_widths(spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int = 1) -> Widths:
-    """`heads` critics per agent, all heads of the first agent first; each sees all observations, then all actions."""
+def actor_widths(spec: EnvSpec, hidden: Sequence[int], outputs_per_action: int = 1, shared: bool = False) -> Widths:
+    """One actor per agent, or per kind of agent; its outputs are blocks of actions."""
+    first = np.unique(network_numbers(spec, shared), return_index=True)[1]  # agent of each network
+    inputs = real_entries(spec.observation_sizes, spec.observation_size)[first]  # (C, O)
+    outputs = np.tile(real_entries(spec.action_sizes, spec.action_size)[first], (1, outputs_per_action))
+    return [inputs, *(full(len(first), width) for width in hidden), outputs]
+
+
+def critic_widths(spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int = 1, shared: bool = False) -> Widths:
+    """`heads` critics per agent, or per kind of agent, all heads of the first one first.
+
+    Each sees all observations, then all actions.
+    """
     observations = real_entries(spec.observation_sizes, spec.observation_size).ravel()
     joint = np.concatenate([observations, real_entries(spec.action_sizes, spec.action_size).ravel()])  # (J,)
-    critics = spec.agents * heads
+    critics = heads * len(set(network_numbers(spec, shared)))
     return [np.tile(joint, (critics, 1)), *(full(critics, width) for width in (*hidden, outputs))]
 
 

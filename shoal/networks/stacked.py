@@ -34,17 +34,22 @@ def parameter(array: NDArray) -> nn.Parameter:
 class StackedMLP(nn.Module):
     """C multilayer perceptrons with ReLU between their layers, run together."""
 
+    of: Tensor | None
+    """(M,): which network each of M members has, where several share one; None: every network has one member."""
+
     quantizers: Mapping[int, LayerQuantizer] | None = None
     """What weights and inputs of the layers, counted from 0, go through; None: they are taken as they are."""
 
-    def __init__(self, widths: Widths, random: Random) -> None:
+    def __init__(self, widths: Widths, random: Random, of: NDArray[np.int64] | None = None) -> None:
+        """`of` (M,): which network each member has; None: each its own."""
         super().__init__()
+        self.register_buffer("of", shared_numbers(of, len(widths[0])), persistent=False)
         self.flat = [parameter(array) for array in initial_layers(widths, random)]
         self.weights = nn.ParameterList(self.flat[::2])  # (C, in, out)
         self.biases = nn.ParameterList(self.flat[1::2])  # (C, 1, out)
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """(C, B, I) to (C, B, out); `frozen` lets gradients through to x but not into the parameters."""
+        """(M, B, I) to (M, B, out); `frozen` lets gradients through to x but not into the parameters."""
         quantizers, frozen = self.quantizers, frozen or not torch.is_grad_enabled()
         parameters = [parameter.detach() for parameter in self.flat] if frozen else self.flat
         for k, (weight, bias) in enumerate(zip(parameters[::2], parameters[1::2], strict=True)):
@@ -52,7 +57,7 @@ class StackedMLP(nn.Module):
                 x = x.relu_()
             if quantizers is not None:
                 x, weight = quantizers[k].input(x, frozen), quantizers[k].weight(weight)
-            x = torch.baddbmm(bias, x, weight)
+            x = torch.baddbmm(by_member(bias, self.of), x, by_member(weight, self.of))
         return x
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
@@ -60,18 +65,33 @@ class StackedMLP(nn.Module):
         return [(parameter, 0) for parameter in self.flat]
 
 
+def shared_numbers(of: NDArray[np.int64] | None, networks: int) -> Tensor | None:
+    """(M,): which network each member has; None where each has its own."""
+    return None if of is None or len(of) == networks else torch.from_numpy(of)
+
+
+def by_member(array: Tensor, of: Tensor | None, axis: int = 0) -> Tensor:
+    """What is stacked by networks along this axis, stacked by members."""
+    return array if of is None else array.index_select(axis, of)
+
+
 class StackedNorm(nn.Module):
     """Layer normalisation of C networks: each row to mean 0 and variance 1, then a gain and an offset per unit."""
 
-    def __init__(self, stack: int, width: int) -> None:
+    of: Tensor | None
+
+    def __init__(self, stack: int, width: int, of: NDArray[np.int64] | None = None) -> None:
+        """`of` (M,): which network each member has; None: each its own."""
         super().__init__()
+        self.register_buffer("of", shared_numbers(of, stack), persistent=False)
         self.gain = nn.Parameter(torch.ones(stack, 1, width))
         self.offset = nn.Parameter(torch.zeros(stack, 1, width))
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """(C, B, H) to (C, B, H); `frozen` lets gradients through to x but not into the parameters."""
+        """(M, B, H) to (M, B, H); `frozen` lets gradients through to x but not into the parameters."""
         gain, offset = (self.gain.detach(), self.offset.detach()) if frozen else (self.gain, self.offset)
-        return torch.addcmul(offset, nn.functional.layer_norm(x, x.shape[-1:]), gain)
+        normal = nn.functional.layer_norm(x, x.shape[-1:])
+        return torch.addcmul(by_member(offset, self.of), normal, by_member(gain, self.of))
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""

@@ -5,6 +5,7 @@ clipping are spelled out. Noise comes in as arrays. Everything is of the batch's
 """
 
 import contextlib
+import itertools
 import math
 
 import numpy as np
@@ -22,9 +23,11 @@ class Net:
         self.v = [torch.zeros_like(t) for t in self.p]
         self.t = 0
 
-    def __call__(self, x):
+    def __call__(self, x, place=0):
+        """`place`: whose row of the first bias, in a network that several agents share."""
         for k in range(0, len(self.p), 2):
-            x = x @ self.p[k] + self.p[k + 1]
+            bias = self.p[k + 1]
+            x = x @ self.p[k] + (bias[place] if bias.dim() == 2 else bias)
             if k + 2 < len(self.p):
                 x = torch.relu(x)
         return x
@@ -47,7 +50,7 @@ class Net:
 
 
 def actor_nets(actors):
-    """One Net an agent out of stacked actors."""
+    """One Net per agent, or per kind of agent, out of stacked actors."""
     return [
         Net([(w[i], b[i, 0]) for w, b in zip(actors.weights, actors.biases, strict=True)])
         for i in range(len(actors.weights[0]))
@@ -55,14 +58,16 @@ def actor_nets(actors):
 
 
 def critic_nets(critics):
-    """Nets by agent and head out of stacked critics."""
+    """Nets by agent (or kind) and head out of stacked critics; the first bias has a row for each member."""
     nets = []
-    for i in range(critics.agents):
+    for number in range(critics.first.shape[1] // critics.heads):
+        members = [i for i, owner in enumerate(critics.owner.tolist()) if owner == number]
         row = []
         for k in range(critics.heads):
-            c = i * critics.heads + k
+            c = number * critics.heads + k
             rest = [(w[c], b[c, 0]) for w, b in zip(critics.rest.weights, critics.rest.biases, strict=True)]
-            row.append(Net([(critics.first[:, c], critics.first_bias[c, 0]), *rest]))
+            own = torch.stack([critics.first_bias[i * critics.heads + k, 0] for i in members])
+            row.append(Net([(critics.first[:, c], own), *rest]))
         nets.append(row)
     return nets
 
@@ -74,12 +79,22 @@ class Plain:
         self.spec, self.c = team.spec, team.config
         self.masac = self.c.algorithm == "masac"
         self.tf2 = self.masac and self.c.variant == "tf2"
-        self.actors, self.critics = actor_nets(team.actors), critic_nets(team.critics)
-        self.target_critics = critic_nets(team.critics)
-        self.target_actors = actor_nets(team.actors)
         self.n, self.o, self.a = self.spec.agents, self.spec.observation_size, self.spec.action_size
+        # each agent's networks, which may be another agent's, too; and whose row of the first bias it has
+        self.actors, self.target_actors = (self.of_agents(actor_nets(team.actors)) for _ in range(2))
+        self.critics, self.target_critics = (self.of_agents(critic_nets(team.critics)) for _ in range(2))
+        self.place = [self.critics[:i].count(self.critics[i]) for i in range(self.n)]
         self.log_alpha = [math.log(max(self.c.entropy, 1e-8))] * self.n
         self.alpha_adam = [[0.0, 0.0] for _ in range(self.n)]
+
+    def of_agents(self, nets):
+        return [nets[k] for k in self.spec.kinds] if len(nets) < self.n else nets
+
+    def descend(self, each):
+        """Step down the sum of all losses of each network, given as (network, loss) pairs."""
+        for net in dict.fromkeys(net for net, _ in each):
+            losses = [loss for other, loss in each if other is net]
+            net.descend(sum(losses), self.c.learning_rate, self.c.clip * len(losses), self.c.clip_by)
 
     def alpha(self, i):
         return math.exp(self.log_alpha[i]) if self.c.learn_entropy else self.c.entropy
@@ -140,7 +155,7 @@ class Plain:
                 if j == i:
                     entropy = entropy_j
             x = torch.cat([obs, *actions], 1)
-            q = torch.stack([net(x)[:, 0] for net in self.target_critics[i]]).min(0).values.detach()
+            q = torch.stack([net(x, self.place[i])[:, 0] for net in self.target_critics[i]]).min(0).values.detach()
             if self.masac:
                 if self.tf2:
                     _, entropy, _ = self.act(self.actors[i], obs[:, i * o : (i + 1) * o], i, online_noise[i])
@@ -148,27 +163,30 @@ class Plain:
                 q = q + self.alpha(i) * entropy.detach()
             y = rewards[m, :, i] + self.c.discount * (~ended[m, :, i]).to(q.dtype) * q
             targets.append((y, weight))
+        steps = []
         for i in range(n):
             m = which[i]
             y, weight = targets[i]
             for net in self.critics[i]:
-                loss = (weight * (net(joints[m])[:, 0] - y) ** 2).sum()
+                loss = (weight * (net(joints[m], self.place[i])[:, 0] - y) ** 2).sum()
                 losses.append(float(loss.detach()))
-                net.descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
+                steps.append((net, loss))
+        self.descend(steps)
         fresh = [
             self.fresh_actor_loss(
                 i, joints[which[i]], targets[i][1], alive[which[i]], which[i], rows, current_noise, own_noise
             )
             for i in range(n)
         ]
-        for i, (loss, excess) in enumerate(fresh):
-            self.actors[i].descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
-            if self.c.learn_entropy and self.masac:
+        self.descend([(self.actors[i], loss) for i, (loss, _) in enumerate(fresh)])
+        if self.c.learn_entropy and self.masac:
+            for i, (_, excess) in enumerate(fresh):
                 self.step_alpha(i, float(excess))
-        for i in range(n):
-            self.target_actors[i].follow(self.actors[i], self.c.tau)
-            for k, net in enumerate(self.target_critics[i]):
-                net.follow(self.critics[i][k], self.c.tau)
+        for target, net in dict(zip(self.target_actors, self.actors, strict=True)).items():
+            target.follow(net, self.c.tau)
+        online = itertools.chain.from_iterable(self.critics)
+        for target, net in dict(zip(itertools.chain.from_iterable(self.target_critics), online, strict=True)).items():
+            target.follow(net, self.c.tau)
         return losses
 
     def fresh_actor_loss(self, i, joint, weight, alive, m, rows, current_noise, own_noise):
@@ -187,7 +205,7 @@ class Plain:
             else:
                 actions.append(joint[:, n * o + j * a : n * o + (j + 1) * a])
         x = torch.cat([obs, *actions], 1)
-        q = torch.stack([net(x)[:, 0] for net in self.critics[i]])
+        q = torch.stack([net(x, self.place[i])[:, 0] for net in self.critics[i]])
         q = q[0] if self.tf2 or not self.masac else q.min(0).values
         if self.masac:
             value = -q - self.alpha(i) * entropy

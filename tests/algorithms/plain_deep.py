@@ -3,16 +3,16 @@
 import torch
 
 from shoal.replay import Returns
-from tests.algorithms.plain import Net, actor_nets
+from tests.algorithms.plain import Net, actor_nets, critic_nets
 
 
 class NormedNet(Net):
     """A network whose first hidden layer is normalised and squashed; gain and offset are its last parameters."""
 
-    def __call__(self, x):
+    def __call__(self, x, place=0):
         layers, (gain, offset) = self.p[:-2], self.p[-2:]
         for k in range(0, len(layers), 2):
-            x = x @ layers[k] + layers[k + 1]
+            x = x @ layers[k] + (layers[k + 1] if k else layers[k + 1][place])
             if k == 0:
                 mean = x.mean(-1, keepdim=True)
                 variance = ((x - mean) ** 2).mean(-1, keepdim=True)
@@ -23,16 +23,13 @@ class NormedNet(Net):
 
 
 def atom_critic_nets(critics):
-    """One Net per agent out of stacked critics."""
-    nets = []
-    for i in range(critics.agents):
-        rest = [(w[i], b[i, 0]) for w, b in zip(critics.rest.weights, critics.rest.biases, strict=True)]
-        layers = [(critics.first[:, i], critics.first_bias[i, 0]), *rest]
-        if critics.norm is None:
-            nets.append(Net(layers))
-        else:
-            nets.append(NormedNet([*layers, (critics.norm.gain[i, 0], critics.norm.offset[i, 0])]))
-    return nets
+    """One Net per agent, or per kind of agent, out of stacked critics."""
+    nets = [net for (net,) in critic_nets(critics)]
+    if critics.norm is None:
+        return nets
+    pairs = [list(zip(net.p[::2], net.p[1::2], strict=True)) for net in nets]
+    norms = zip(critics.norm.gain[:, 0], critics.norm.offset[:, 0], strict=True)
+    return [NormedNet([*layers, norm]) for layers, norm in zip(pairs, norms, strict=True)]
 
 
 def plain_projection(probability, reward, discount, atoms):
@@ -54,7 +51,7 @@ class PlainTeam:
     def __init__(self, team):
         self.spec, self.c = team.spec, team.config
         self.n, self.o, self.a = self.spec.agents, self.spec.observation_size, self.spec.action_size
-        self.actors, self.target_actors = actor_nets(team.actors), actor_nets(team.actors)
+        self.actors, self.target_actors = (self.of_agents(actor_nets(team.actors)) for _ in range(2))
         self.updates = 0
 
     def rows(self, batch):
@@ -83,13 +80,20 @@ class PlainTeam:
         """What agent i saw."""
         return joint[:, i * self.o : (i + 1) * self.o]
 
-    def step(self, net, loss):
-        net.descend(loss, self.c.learning_rate, self.c.clip, self.c.clip_by)
+    def of_agents(self, nets):
+        """Each agent's network, which may be another's, too."""
+        return [nets[k] for k in self.spec.kinds] if len(nets) < self.n else nets
+
+    def step(self, nets, losses):
+        """Step down the sum of all losses of each network."""
+        for net in dict.fromkeys(nets):
+            own = [loss for other, loss in zip(nets, losses, strict=True) if other is net]
+            net.descend(sum(own), self.c.learning_rate, self.c.clip * len(own), self.c.clip_by)
 
     def follow(self, pairs):
         self.updates += 1
         if self.updates % self.c.target_period == 0:
-            for target, online in pairs:
+            for target, online in dict(pairs).items():
                 target.follow(online, self.c.tau)
 
 
@@ -98,7 +102,8 @@ class PlainD4PG(PlainTeam):
 
     def __init__(self, team):
         super().__init__(team)
-        self.critics, self.target_critics = atom_critic_nets(team.critics), atom_critic_nets(team.critics)
+        self.critics, self.target_critics = (self.of_agents(atom_critic_nets(team.critics)) for _ in range(2))
+        self.place = [self.critics[:i].count(self.critics[i]) for i in range(self.n)]
         self.atoms = [
             self.c.v_min + k * (self.c.v_max - self.c.v_min) / (self.c.atoms - 1) for k in range(self.c.atoms)
         ]
@@ -127,23 +132,24 @@ class PlainD4PG(PlainTeam):
                 action, _ = self.act(self.target_actors[j], self.own(next_joint, j), j, noise)
                 actions.append(action.detach() * torch.from_numpy(stays[m, :, j]).to(joint.dtype)[:, None])
             x = torch.cat([next_joint[:, : n * o], *actions], 1)
-            p = torch.softmax(self.target_critics[i](x), -1).detach()
+            p = torch.softmax(self.target_critics[i](x, self.place[i]), -1).detach()
             projected = [
                 plain_projection(p[b].tolist(), float(reward[b]), float(bootstrap[b]), self.atoms) for b in range(rows)
             ]
             targets.append(torch.tensor(projected, dtype=joint.dtype))
+        losses = []
         for i, (joint, _, _, _, weight) in enumerate(gathered):
-            cross_entropy = -(targets[i] * torch.log_softmax(self.critics[i](joint), -1)).sum(-1)
-            self.step(self.critics[i], (weight * cross_entropy).sum())
+            cross_entropy = -(targets[i] * torch.log_softmax(self.critics[i](joint, self.place[i]), -1)).sum(-1)
+            losses.append((weight * cross_entropy).sum())
+        self.step(self.critics, losses)
         losses = []
         for i, (joint, _, _, _, weight) in enumerate(gathered):
             own, penalty = self.act(self.actors[i], self.own(joint, i), i, own_noise[i])
             played = [joint[:, n * o + j * a : n * o + (j + 1) * a] for j in range(n)]
             x = torch.cat([joint[:, : n * o], *[own if j == i else played[j] for j in range(n)]], 1)
-            q = (torch.softmax(self.critics[i](x), -1) * torch.tensor(self.atoms, dtype=x.dtype)).sum(-1)
+            q = (torch.softmax(self.critics[i](x, self.place[i]), -1) * torch.tensor(self.atoms, dtype=x.dtype)).sum(-1)
             losses.append((weight * (self.c.logit_penalty * penalty - q)).sum())
-        for i, loss in enumerate(losses):
-            self.step(self.actors[i], loss)
+        self.step(self.actors, losses)
         self.follow(
             [*zip(self.target_actors, self.actors, strict=True), *zip(self.target_critics, self.critics, strict=True)]
         )
@@ -153,6 +159,7 @@ class PlainDQN(PlainTeam):
     """One agent after the other, and of a row only what is needed."""
 
     def update(self, batch):
+        losses = []
         for i, (joint, next_joint, reward, bootstrap, weight) in enumerate(self.rows(batch)):
             size = self.spec.action_sizes[i]
             loss = 0.0
@@ -165,5 +172,6 @@ class PlainDQN(PlainTeam):
                 played = int(joint[b, first : first + size].argmax())
                 error = (self.actors[i](self.own(joint, i)[b])[played] - target).abs()
                 loss = loss + weight[b] * (0.5 * error**2 if error < 1 else error - 0.5)
-            self.step(self.actors[i], loss)
+            losses.append(loss)
+        self.step(self.actors, losses)
         self.follow(zip(self.target_actors, self.actors, strict=True))

@@ -76,6 +76,9 @@ def agree(spec, plain_kind, change=lambda rng, batch, spec: batch, n_step=5, **o
         (3, True, False, True, {"first_layer": "dense", "tau": 0.1, "minibatch": "independent"}),
         (2, False, True, False, {"first_layer": "dense", "layer_norm": True, "v_min": -1.0, "v_max": 4.0}),
         (2, True, True, True, {"n_step": 1, "clip": 0.5, "clip_by": "variable", "critic_hidden": (8,)}),
+        (3, True, False, True, {"share": "all", "layer_norm": True}),
+        (3, False, False, False, {"share": "critics", "minibatch": "independent", "clip": 0.1}),
+        (8, True, True, True, {"share": "all", "clip": 0.1}),
     ],
     ids=str,
 )
@@ -92,6 +95,7 @@ def test_d4pg_equals_plain_loop(agents, discrete, unequal, fixed, options):
         (3, True, False, {"double": False}),
         (3, True, True, {"minibatch": "independent", "n_step": 1}),
         (2, True, False, {"minibatch": "independent", "tau": 0.05}),
+        (8, True, False, {"share": "actors", "clip": 0.1}),
     ],
     ids=str,
 )

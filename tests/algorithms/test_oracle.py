@@ -106,9 +106,9 @@ def compare(team, plain, tolerance):
 
 
 def flat(nets):
-    """All parameters of nested lists of nets."""
+    """All parameters of nested lists of nets; of one that agents share once."""
     nets = itertools.chain.from_iterable(net if isinstance(net, list) else [net] for net in nets)
-    return [parameter.detach() for net in nets for parameter in net.p]
+    return [parameter.detach() for net in dict.fromkeys(nets) for parameter in net.p]
 
 
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
@@ -127,6 +127,15 @@ def test_update_equals_plain_loop(algorithm, minibatch, first_layer, n, precisio
 def test_box_actions(algorithm, minibatch, precision):
     config = LearnConfig(algorithm=algorithm, minibatch=minibatch, hidden=(16, 16))
     agree(make_spec(3, discrete=False), config, precision)
+
+
+@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+@pytest.mark.parametrize("share", ["actors", "critics", "all"])
+def test_only_agents_of_one_kind_share(algorithm, share):
+    """Of eight agents of six kinds the first and the seventh are alike, and the second and the eighth."""
+    spec = make_spec(8, discrete=True, unequal=True)
+    assert spec.kinds == (0, 1, 2, 3, 4, 5, 0, 1)
+    agree(spec, LearnConfig(algorithm=algorithm, share=share, hidden=(16, 12), clip=0.05, clip_by="network"))
 
 
 NUMBERS = [
@@ -155,6 +164,7 @@ COMMON = {
     "others": ["ring", "current"],
     "clip_by": ["variable", "network"],
     "gumbel": ["auto", "soft", "straight-through"],
+    "share": ["none", "actors", "critics", "all"],
     "world": ["soft choices", "choices", "boxes"],
     "unequal": [False, True],  # agents of different sizes, hence padding
     "fixed": [True, False],  # False: agents reach true ends, and some are not there
