@@ -20,6 +20,8 @@ from shoal.networks.layout import Kind
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.seeding import stream_seed
 
+FIRST_BIAS = 1  # among the arrays of critics
+
 
 class NativeTeam(BaseTeam):
     """Networks and their targets in native memory."""
@@ -60,8 +62,8 @@ class NativeTeam(BaseTeam):
     def _set_initial_weights(self, seed: int) -> None:
         """The numbers that a `Team` of this seed begins with; targets are equal to their online networks."""
         random, config, algorithm = layout.initial_random(seed), self.config, self.algorithm
-        actors = layout.actor_widths(self.spec, config.hidden, algorithm.head_width)
-        critics = layout.critic_widths(self.spec, config.critic_layers, algorithm.heads)
+        actors = layout.actor_widths(self.spec, config.hidden, algorithm.head_width, config.shared_actors)
+        critics = layout.critic_widths(self.spec, config.critic_layers, algorithm.heads, 1, config.shared_critics)
         initial = {"actors": layout.initial_layers(actors, random), "critics": layout.initial_layers(critics, random)}
         for name, networks in algorithm.networks.items():
             for number in range(networks.count):
@@ -145,7 +147,8 @@ class NativeTeam(BaseTeam):
 
     def rollout_arrays(self) -> list[NDArray]:
         algorithm = self.algorithm
-        return self._read(next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors))
+        name = next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors)
+        return [array[algorithm.actor_of] for array in self._read(name)]
 
     def optimizer_state(self) -> Arrays:
         steps = np.array(self.counters[MOMENT], np.float32)
@@ -186,7 +189,10 @@ class NativeTeam(BaseTeam):
             return [self._temperature(of).copy()]
         networks = self.algorithm.networks[part]
         each = [networks.shape.read(networks.numbers(number, of)) for number in range(networks.count)]
-        return [np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(part), strict=True)]
+        read = [np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(part), strict=True)]
+        if part.endswith("critics"):
+            read[FIRST_BIAS] = read[FIRST_BIAS][self.algorithm.bias_places][:, None]  # (C, 1, H)
+        return read
 
     def _write(self, part: str, stacked: list[NDArray], of: str = "weights") -> None:
         """Take over what `_read` returned."""
@@ -195,6 +201,10 @@ class NativeTeam(BaseTeam):
             return
         networks = self.algorithm.networks[part]
         apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(part), strict=True)]
+        if part.endswith("critics"):
+            own = apart[FIRST_BIAS][:, 0]  # (C, H)
+            apart[FIRST_BIAS] = np.zeros((networks.count, networks.shape.layers[0].members, own.shape[1]), own.dtype)
+            apart[FIRST_BIAS][self.algorithm.bias_places] = own
         for number in range(networks.count):
             networks.shape.write(networks.numbers(number, of), [array[number] for array in apart])
 

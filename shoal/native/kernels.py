@@ -130,6 +130,19 @@ def copy(like, item, rows, target: Writes, ld_target, width_target, source: Read
 
 
 @operation()
+def add(  # type: ignore[no-untyped-def]
+    like, item, rows, target: Writes, ld_target, x: Reads, ld_x, y: Reads, ld_y, relu: Count = 0
+):
+    """target[r] = x[r] + y[r], or 0 where that is negative if there is a ReLU; padding is added, too."""
+    for r in range(rows):
+        to = view(like, target + r * ld_target * item, ld_target)
+        left, right = view(like, x + r * ld_x * item, ld_target), view(like, y + r * ld_y * item, ld_target)
+        for u in range(ld_target):
+            total = left[u] + right[u]
+            to[u] = total if not relu or total > 0 else number(like, 0.0)
+
+
+@operation()
 def subtract(like, item, rows, target: Writes, ld_target, width_target, x: Reads, ld_x, y: Reads, ld_y):  # type: ignore[no-untyped-def]
     """target[r, :width_target] = x[r, :width_target] - y[r, :width_target]."""
     for r in range(rows):

@@ -10,7 +10,7 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from shoal.envs.base import EnvSpec
 from shoal.native.networks import Network, Networks, Shape
 from shoal.native.operations import NOWHERE, Rows
 from shoal.native.program import Program, Span, padded
+from shoal.networks.layout import network_numbers
 
 if TYPE_CHECKING:
     from shoal.algorithms.config import LearnConfig
@@ -30,15 +31,21 @@ NEXT, OWN, REDRAWN, ENTROPY = range(4)
 TAIL = 16  # numbers behind an agent's gradients: its loss, its entropy, and the gradient of its temperature
 
 
-def parts_for(agents: int, rows: int) -> int:
+def parts_for(groups: int, rows: int) -> int:
     """Parts into which a mini-batch is cut: enough pieces for several threads, but not many sums of gradients."""
-    return max(1, min(12 // agents, rows // CHUNK))
+    return max(1, min(12 // groups, rows // CHUNK))
 
 
-def copies_of_weights(agents: int, rows: int, threads: int) -> float:
+def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> float:
     """How often all weights of a team are in native memory: online and target networks, transposed copies and Adam's
-    two moments; gradients of every part of the mini-batch, and one agent's gradients for every thread."""
-    return 5 + parts_for(agents, rows) + threads / agents
+    two moments; gradients of every part of the mini-batch, and one group's gradients for every thread."""
+    groups = len(set(spec.kinds)) if config.share != "none" else spec.agents
+    return 5 + parts_for(groups, config.batch) + threads / groups
+
+
+def members(number_of: Sequence[int]) -> list[list[int]]:
+    """The agents that share each network, given the number of each agent's network."""
+    return [[i for i, number in enumerate(number_of) if number == each] for each in sorted(set(number_of))]
 
 
 Counters = list[list[int]]  # of pieces that are done, by mini-batch and part of it
@@ -61,7 +68,13 @@ class MADDPG:
         self.joint_size = n * (o + a)
         self.batch = config.batch
         self.minibatches = 1 if config.minibatch == "shared" else n
-        self.parts = parts_for(n, self.batch)
+        self.actor_of, self.critic_of = (
+            network_numbers(spec, shared).tolist() for shared in (config.shared_actors, config.shared_critics)
+        )
+        # agents whose Q losses, or whose P losses, are computed together
+        self.critic_groups = members(self.critic_of)
+        self.actor_groups = members(network_numbers(spec, config.share != "none").tolist())
+        self.parts = parts_for(len(self.actor_groups), self.batch)
         self.program = program = Program(dtype, self.batch, CHUNK)
         rows = self.minibatches * self.batch
         self.joint, self.next_joint = program.buffer(self.joint_size), program.buffer(self.joint_size)
@@ -80,51 +93,58 @@ class MADDPG:
     def _make_networks(self) -> None:
         n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.config.hidden
         actor = Shape(o, *hidden, self.head_width * a)
-        critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True)
-        self.actors = self.rollout_actors = Networks(self.program, actor, n)
-        self.critics = Networks(self.program, critic, n * self.heads)
-        self.target_critics = Networks(self.program, critic, n * self.heads, learned=False)
+        most = max(map(len, self.critic_groups))
+        critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True, members=most)
+        actors, critics = len(set(self.actor_of)), self.heads * len(self.critic_groups)
+        self.actors = self.rollout_actors = Networks(self.program, actor, actors)
+        self.critics = Networks(self.program, critic, critics)
+        self.target_critics = Networks(self.program, critic, critics, learned=False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
         if self.has_target_actors:
-            self.target_actors = Networks(self.program, actor, n, learned=False)
+            self.target_actors = Networks(self.program, actor, actors, learned=False)
             self.networks["target_actors"] = self.target_actors
         self.own_size = critic.layers[0].units * padded(a)
         self.own_transposed = self.program.zeros(n * self.heads * self.own_size)
-        self.critic_gradients = self.program.own(self.heads * critic.size + TAIL)
-        self.actor_gradients = self.program.own(actor.size + TAIL)
+        self.critic_gradients = self.program.own(self.heads * critic.size + most * TAIL)
+        sizes = [len(self._actors_in(group)) * actor.size + len(group) * TAIL for group in self.actor_groups]
+        self.actor_gradients = self.program.own(max(sizes))
         self.summed = self.program.own(0)  # the gradients that a step uses; see Program.gather
 
     # ---- which pieces there are --------------------------------------------------------------------------------------
 
     def record(self) -> None:
         """All pieces of an update, in an order in which they can be done."""
-        program, agents = self.program, range(self.spec.agents)
+        program = self.program
         edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
         parts = list(pairwise(edges))
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
         chosen = self._record_actions(self.next_actions, parts, read)
 
-        valued = [program.counter() for _ in agents]  # critics that have stepped
-        for i in agents:
-            span, slot, done = self.q_loss(i), program.new_slots(self.critic_gradients, self.parts), program.counter()
+        valued = {i: counter for group in self.actor_groups for counter in [program.counter()] for i in group}
+        for group in self.critic_groups:
+            i, slot, done = group[0], program.new_slots(self.critic_gradients, self.parts), program.counter()
+            span = self.q_loss(group)
             for part, rows in enumerate(parts):
                 program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
-            program.piece(self.step_critics(i, slot), tells=[valued[i]], needs=[done], alone=True)
+            program.piece(self.step_critics(group, slot), tells=[valued[i]], needs=[done], alone=True)
 
         current = self.config.others == "current"
         redrawn = self._record_actions(self.redraw_actions, parts, read) if current else []
-        for i in agents:
-            span, slot, done = self.p_loss(i), program.new_slots(self.actor_gradients, self.parts), program.counter()
+        for group in self.actor_groups:
+            i, slot, done = group[0], program.new_slots(self.actor_gradients, self.parts), program.counter()
+            span = self.p_loss(group)
             for part, rows in enumerate(parts):
                 needs = [valued[i], *([redrawn[self.own(i)][part]] if current else [])]
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
-            program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
+            program.piece(self.step_actors(group, slot), needs=[done, read], alone=True)
 
     def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
         """All agents' actions in all mini-batches; what counts those that are done."""
         program, minibatches = self.program, range(self.minibatches)
         count = 1 if self.joint_targets else self.parts
         done = [[program.counter() for _ in range(count)] * (self.parts // count) for _ in minibatches]
+        if len(self.actor_groups) < self.spec.agents:  # a group's pieces read all its agents' mini-batches
+            done = done[:1] * self.minibatches
         spans = [[actions(i, m) for i in range(self.spec.agents)] for m in minibatches]
         for part, rows in enumerate(parts):
             for m in minibatches:
@@ -141,7 +161,7 @@ class MADDPG:
             with program.span() as span:
                 span.every_chunk()
                 observation = Rows(seen + i * width, spec.agents * width, width)
-                head, action = self.rollout_actors[i].forward(observation)[-1], program.scratch(size)
+                head, action = self.rollout_actors[self.actor_of[i]].forward(observation)[-1], program.scratch(size)
                 if explore:
                     self.sample(action, head, i, i)
                     if not spec.discrete and self.head_width == 1:  # a point of the box
@@ -160,9 +180,11 @@ class MADDPG:
             for number in range(networks.count):
                 with self.program.span() as span:
                     networks[number].transpose()
-                    if networks is self.critics:
-                        self.transpose_own(networks[number])
                 self.program.piece(span, alone=True)
+        for i in range(self.spec.agents):
+            with self.program.span() as span:
+                self.transpose_own(i)
+            self.program.piece(span, alone=True)
 
     # ---- an update ---------------------------------------------------------------------------------------------------
 
@@ -171,18 +193,19 @@ class MADDPG:
         program = self.program
         with program.span("target Q: next action") as span:
             span.every_chunk()
-            head = self.target_actors[i].forward(self.observation(self.next_joint, i, m))[-1]
+            head = self.target_actors[self.actor_of[i]].forward(self.observation(self.next_joint, i, m))[-1]
             self.sample(self.action, head, i, self.stream(NEXT, i, m))
             span.publish()
             program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))
         return span
 
-    def target_q(self, i: int) -> Rows:
+    def target_q(self, i: int, products: list[Rows | None]) -> Rows:
         """r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
         program, target, rows = self.program, self.program.vector(), self.rows(self.next_joint, self.own(i))
         program.phase("target Q: target Q next")
         with program.temporary():
-            next_q = [critic.forward(rows)[-1] for critic in self.critics_of(i, target=True)]
+            critics = zip(self.critics_of(i, target=True), products, strict=True)
+            next_q = [critic.forward(rows, product)[-1] for critic, product in critics]
             program.phase("target Q: target Q")
             self.back_up(target, next_q, i)
         return target
@@ -191,40 +214,74 @@ class MADDPG:
         """What the critics' output for the next step is worth now."""
         self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, next_q[0])
 
-    def q_loss(self, i: int) -> Span:
-        """Mean squared error of the critics of agent i, and its gradients."""
+    def q_loss(self, group: list[int]) -> Span:
+        """Mean squared error of the critics of these agents, which share them, and its gradients."""
         program, size = self.program, self.critics.shape.size
         loss = self.critic_gradients + self.heads * size
         with program.span("Q loss") as span:
-            program.clear(self.critic_gradients, self.heads * size + TAIL)
-            self.before_targets(i)
+            program.clear(self.critic_gradients, self.heads * size + len(group) * TAIL)
+            for i in group:
+                self.before_targets(i)
             span.every_chunk()
-            target = self.target_q(i)
+            program.phase("target Q: target Q next")
+            next_products = self.first_products(group, self.next_joint, target=True)
             program.phase("Q loss")
-            for head, critic in enumerate(self.critics_of(i)):
+            products = self.first_products(group, self.joint)
+            totals = [None if product is None else program.scratch(product.ld) for product in products]
+            for place, i in enumerate(group):
                 with program.temporary():
-                    outputs, gradient = critic.forward(self.rows(self.joint, self.own(i))), program.vector()
-                    program.squared_error(gradient, outputs[-1], target, self.weight + i * self.batch, loss)
-                    critic.backward(gradient, outputs, into=self.critic_gradients + head * size)
+                    target = self.target_q(i, next_products)
+                    program.phase("Q loss")
+                    for head, critic in enumerate(self.critics_of(i)):
+                        with program.temporary():
+                            outputs = critic.forward(self.rows(self.joint, self.own(i)), products[head])
+                            gradient, weight = program.vector(), self.weight + i * self.batch
+                            program.squared_error(gradient, outputs[-1], target, weight, loss + place * TAIL)
+                            critic.backward(gradient, outputs, self.critic_gradients + head * size, totals[head])
+            for head, (critic, total) in enumerate(zip(self.critics_of(group[0]), totals, strict=True)):
+                if total is not None:
+                    critic.first_weights(total, self.rows(self.joint, 0), self.critic_gradients + head * size)
         return span
+
+    def first_products(self, group: list[int], joint: int, target: bool = False) -> list[Rows | None]:
+        """The product of the joint rows with each critic's first layer, where these agents have both in common."""
+        if len(group) < 2 or self.minibatches > 1 or len({self.critic_of[i] for i in group}) > 1:
+            return [None] * self.heads
+        return [critic.first_product(self.rows(joint, 0)) for critic in self.critics_of(group[0], target)]
 
     def before_targets(self, i: int) -> None:
         """What targets need of the whole mini-batch: nothing."""
 
-    def p_loss(self, i: int) -> Span:
-        """Minus the value of agent i's fresh action to its own, already updated critic; others' actions as played."""
-        program, loss = self.program, self.actor_gradients + self.actors.shape.size
+    def p_loss(self, group: list[int]) -> Span:
+        """Minus the value of an agent's fresh action to its own, already updated critic; others' actions as played.
+
+        Of these agents, which share their actor, their critics, or both.
+        """
+        program, size, actors = self.program, self.actors.shape.size, self._actors_in(group)
         joint = self.redrawn if self.config.others == "current" else self.joint
         with program.span("P loss") as span:
-            program.clear(self.actor_gradients, self.actors.shape.size + TAIL)
+            program.clear(self.actor_gradients, len(actors) * size + len(group) * TAIL)
             span.every_chunk()
-            outputs = self.actors[i].forward(self.observation(joint, i, self.own(i)))
-            fresh = self.fresh_action(outputs[-1], i)
-            gradient = self.action_gradient(joint, fresh[0], i, loss)
-            head_gradient = program.scratch(outputs[-1].width)
-            self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
-            self.actors[i].backward(head_gradient, outputs, into=self.actor_gradients)
+            dense = self.config.first_layer == "dense"
+            products = self.first_products([] if dense else group, joint)
+            for place, i in enumerate(group):
+                with program.temporary():
+                    actor, loss = (
+                        self.actors[self.actor_of[i]],
+                        self.actor_gradients + len(actors) * size + place * TAIL,
+                    )
+                    outputs = actor.forward(self.observation(joint, i, self.own(i)))
+                    fresh = self.fresh_action(outputs[-1], i)
+                    gradient = self.action_gradient(joint, fresh[0], i, loss, products)
+                    head_gradient = program.scratch(outputs[-1].width)
+                    self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
+                    into = self.actor_gradients + actors.index(actor.number) * size
+                    actor.backward(head_gradient, outputs, into)
         return span
+
+    def _actors_in(self, group: list[int]) -> list[int]:
+        """Numbers of the actors that these agents have."""
+        return sorted({self.actor_of[i] for i in group})
 
     def fresh_action(self, head: Rows, i: int) -> list[Rows]:
         """An action of the current policy, and what its gradient needs."""
@@ -233,11 +290,14 @@ class MADDPG:
         self.sample(action, head, i, self.stream(OWN, i), soft)
         return [action, soft]
 
-    def action_gradient(self, joint: int, action: Rows, i: int, loss: int) -> Rows:
+    def action_gradient(self, joint: int, action: Rows, i: int, loss: int, products: list[Rows | None]) -> Rows:
         """The gradient of -Q by the own action; loss -= the mean of Q."""
         program = self.program
         critics = self.critics_of(i)[: self.policy_heads]
-        passes = [self.of_own_action(critic, joint, action, i) for critic in critics]
+        passes = [
+            self.of_own_action(critic, joint, action, i, product)
+            for critic, product in zip(critics, products, strict=False)
+        ]
         gradients = [program.vector() for _ in critics]
         values = chain.from_iterable(zip(gradients, (outputs[-1] for outputs in passes), strict=True))
         program.policy_gradient(self.weight + i * self.batch, loss, *values)
@@ -245,11 +305,11 @@ class MADDPG:
         for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
             with program.temporary():
                 below = critic.backward(gradient, outputs, into=None)
-                transposed = self.own_transposed + critic.number * self.own_size
+                transposed = self.own_transposed + (i * self.heads + head) * self.own_size
                 program.to_input(by_action, below, transposed, mask=None, add=head > 0)
         return by_action
 
-    def of_own_action(self, critic: Network, joint: int, action: Rows, i: int) -> list[Rows]:
+    def of_own_action(self, critic: Network, joint: int, action: Rows, i: int, product: Rows | None) -> list[Rows]:
         """The critic's outputs where agent i's action is `action`, all else as in the joint rows.
 
         They differ from the joint rows in that action alone, so the first layer is computed with the action as played
@@ -263,56 +323,65 @@ class MADDPG:
             return critic.forward(whole)
         change = program.scratch(self.spec.action_size)
         program.subtract(change, action, self.played(joint, i, self.own(i)))
-        return critic.forward(rows, change, self.own_column(i))
+        return critic.forward(rows, product, change, self.own_column(i))
 
     def redraw_actions(self, i: int, m: int) -> Span:
         """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
         program = self.program
         with program.span("P loss") as span:
             span.every_chunk()
-            head = self.actors[i].forward(self.observation(self.joint, i, m))[-1]
+            head = self.actors[self.actor_of[i]].forward(self.observation(self.joint, i, m))[-1]
             self.sample(self.action, head, i, self.stream(REDRAWN, i, m))
             span.publish()
             program.copy(self.observation(self.redrawn, i, m), self.observation(self.joint, i, m))
             program.copy(self.played(self.redrawn, i, m), self.action, self.presence(self.alive, i, m))
         return span
 
-    def step_critics(self, i: int, slot: int) -> Span:
-        """The critics of agent i step, and their targets move."""
+    def step_critics(self, group: list[int], slot: int) -> Span:
+        """The critics that these agents share step, and their targets move."""
         program, size = self.program, self.critics.shape.size
+        critics, targets = (self.critics_of(group[0], target) for target in (False, True))
         with program.span("Q loss") as span:
-            program.gather(self.summed, slot, self.parts, self.heads * size + TAIL)
-            self.tell(i, self.summed + self.heads * size, 0)
-            for head, critic in enumerate(self.critics_of(i)):
-                critic.step(self.summed + head * size, self.config)
-                self.transpose_own(critic)
+            program.gather(self.summed, slot, self.parts, self.heads * size + len(group) * TAIL)
+            for place, i in enumerate(group):
+                self.tell(i, self.summed + self.heads * size + place * TAIL, 0)
+            for head, critic in enumerate(critics):
+                critic.step(self.summed + head * size, self.config, len(group))
+            for i in group:
+                self.transpose_own(i)
             program.phase("target update")
-            for critic, target in zip(self.critics_of(i), self.critics_of(i, target=True), strict=True):
+            for critic, target in zip(critics, targets, strict=True):
                 target.move_to(critic, self.config)
         return span
 
-    def step_actor(self, i: int, slot: int) -> Span:
-        """The actor of agent i steps, and its target moves."""
-        program, size = self.program, self.actors.shape.size
+    def step_actors(self, group: list[int], slot: int) -> Span:
+        """The actors of these agents step, and their targets move."""
+        program, size, actors = self.program, self.actors.shape.size, self._actors_in(group)
         with program.span("P loss") as span:
-            program.gather(self.summed, slot, self.parts, size + TAIL)
-            for place in range(1, len(self.losses)):
-                self.tell(i, self.summed + size + place - 1, place)
-            self.actors[i].step(self.summed, self.config)
-            self.step_temperature(i, self.summed + size)
+            tails = self.summed + len(actors) * size
+            program.gather(self.summed, slot, self.parts, len(actors) * size + len(group) * TAIL)
+            for place, i in enumerate(group):
+                for loss in range(1, len(self.losses)):
+                    self.tell(i, tails + place * TAIL + loss - 1, loss)
+            for place, number in enumerate(actors):
+                self.actors[number].step(self.summed + place * size, self.config, self.actor_of.count(number))
+            for place, i in enumerate(group):
+                self.step_temperature(i, tails + place * TAIL)
             if self.has_target_actors:
                 program.phase("target update")
-                self.target_actors[i].move_to(self.actors[i], self.config)
+                for number in actors:
+                    self.target_actors[number].move_to(self.actors[number], self.config)
         return span
 
     def step_temperature(self, i: int, tail: int) -> None:
         """MADDPG has no temperature."""
 
-    def transpose_own(self, critic: Network) -> None:
-        """Update the transposed copy of the weights of the own action."""
-        layer, first = critic.shape.layers[0], self.own_column(critic.number // self.heads)
-        to, source = self.own_transposed + critic.number * self.own_size, critic.at + layer.weight
-        self.program.transpose(to, source, layer.inputs, first, self.spec.action_size, layer.units)
+    def transpose_own(self, i: int) -> None:
+        """Update the transposed copies of its critics' weights of agent i's own action."""
+        layer, first = self.critics.shape.layers[0], self.own_column(i)
+        for head, critic in enumerate(self.critics_of(i)):
+            to, source = self.own_transposed + (i * self.heads + head) * self.own_size, critic.at + layer.weight
+            self.program.transpose(to, source, layer.inputs, first, self.spec.action_size, layer.units)
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 
@@ -371,8 +440,15 @@ class MADDPG:
 
     def critics_of(self, i: int, target: bool = False) -> list[Network]:
         """The critics of agent i."""
-        stack = self.target_critics if target else self.critics
-        return [stack[i * self.heads + head] for head in range(self.heads)]
+        stack, number = self.target_critics if target else self.critics, self.critic_of[i]
+        member = self.critic_groups[number].index(i)
+        return [stack.of(number * self.heads + head, member) for head in range(self.heads)]
+
+    @property
+    def bias_places(self) -> tuple[list[int], list[int]]:
+        """Of every critic of every agent its number in the stack, and which of the members its agent is."""
+        critics = [critic for i in range(self.spec.agents) for critic in self.critics_of(i)]
+        return [critic.number for critic in critics], [critic.member for critic in critics]
 
     def tell(self, i: int, source: int, place: int) -> None:
         """Copy a loss to where it is read after the update."""

@@ -54,7 +54,7 @@ class MASAC(MADDPG):
         self.entropy = program.zeros(n * self.batch, stride=1)
         self.kept_entropy = program.own_rows(1)
         self.whole_entropy, self.whole_weight = program.alias(self.entropy), program.alias(self.weight)
-        self.mean_entropy = program.own(1)
+        self.mean_entropy = program.own(n)
 
     def record_derived(self) -> None:
         """Also the temperatures, where their logarithms are learned."""
@@ -69,16 +69,18 @@ class MASAC(MADDPG):
 
         In the TF2 variant actions are the target policy's and the entropy the online policy's.
         """
-        program, own = self.program, m == self.own(i)
+        program, own, number = self.program, m == self.own(i), self.actor_of[i]
         with program.span("target Q: next action") as span:
             span.every_chunk()
             observation = self.observation(self.next_joint, i, m)
             if self.tf2:
-                self.sample(self.action, self.target_actors[i].forward(observation)[-1], i, self.stream(NEXT, i, m))
+                self.sample(
+                    self.action, self.target_actors[number].forward(observation)[-1], i, self.stream(NEXT, i, m)
+                )
                 if own:
-                    self.policy_entropy(self.kept_entropy, self.actors[i].forward(observation)[-1], i)
+                    self.policy_entropy(self.kept_entropy, self.actors[number].forward(observation)[-1], i)
             else:
-                head = self.actors[i].forward(observation)[-1]
+                head = self.actors[number].forward(observation)[-1]
                 self.sample_with_entropy(self.action, self.kept_entropy, head, i, self.stream(NEXT, i, m))
             span.publish()
             program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))
@@ -90,13 +92,13 @@ class MASAC(MADDPG):
         """In the TF2 variant, by a broadcast slip, the mean entropy of the mini-batch."""
         if self.tf2:
             at = i * self.batch
-            self.program.clear(self.mean_entropy, 1)
+            self.program.clear(self.mean_entropy + i, 1)
             entropy = Rows(self.whole_entropy + at, 1, 1)
-            self.program.weighted_sum(self.mean_entropy, entropy, self.whole_weight + at, count=self.batch)
+            self.program.weighted_sum(self.mean_entropy + i, entropy, self.whole_weight + at, count=self.batch)
 
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """r + gamma (the smaller Q' + temperature * entropy of the agent's own policy)."""
-        entropy = Rows(self.mean_entropy, 0, 1) if self.tf2 else Rows(self.entropy + i * self.batch, 1, 1)
+        entropy = Rows(self.mean_entropy + i, 0, 1) if self.tf2 else Rows(self.entropy + i * self.batch, 1, 1)
         bootstrap = self.bootstrap + i * self.batch
         self.program.back_up(target, self.rewards(i), bootstrap, *next_q, entropy, self.alpha + i)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.native.operations import Rows
+from shoal.native.operations import NOWHERE, Rows
 from shoal.native.program import Program, padded
 from shoal.native.tile import PANEL
 
@@ -35,6 +35,8 @@ class Layer:
     """Where the transposed weights begin, counted from the first of those."""
     value: bool
     """Whether it has one output, and its weights are a vector."""
+    members: int = 1
+    """Agents that share the network: of the first layer each has a bias of its own."""
 
     @property
     def bias(self) -> int:
@@ -44,19 +46,22 @@ class Layer:
     @property
     def end(self) -> int:
         """Where the next layer begins."""
-        return self.bias + padded(self.units)
+        return self.bias + self.members * padded(self.units)
 
 
 class Shape:
     """Layout of a network with these widths, inputs and outputs included."""
 
-    def __init__(self, *widths: int, value: bool = False) -> None:
-        """`value`: the last layer has one output, whose weights are kept as a vector."""
+    def __init__(self, *widths: int, value: bool = False, members: int = 1) -> None:
+        """`value`: the last layer has one output, whose weights are kept as a vector.
+
+        `members`: agents that share a network, each with a bias of its own in the first layer.
+        """
         self.layers: list[Layer] = []
         at = transposed = 0
         for number, (inputs, units) in enumerate(pairwise(widths)):
             last = value and number + 2 == len(widths)
-            self.layers.append(Layer(inputs, units, at, transposed, last))
+            self.layers.append(Layer(inputs, units, at, transposed, last, 1 if number else members))
             at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
         self.size = -(-at // PANEL) * PANEL
         self.transposed_size = max(transposed, 1)
@@ -69,7 +74,7 @@ class Shape:
     def write(self, numbers: NDArray, arrays: Arrays) -> None:
         """Put a network's arrays into its numbers."""
         for layer, weight, bias in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
-            numbers[layer.bias : layer.bias + bias.size] = bias[0]
+            numbers[layer.bias : layer.end].reshape(layer.members, -1)[:, : layer.units] = bias
             if layer.value:
                 numbers[layer.weight : layer.weight + layer.inputs] = weight[:, 0]
                 continue
@@ -88,7 +93,8 @@ class Shape:
                 size = layer.inputs * PANEL
                 panels = np.split(numbers[layer.weight : layer.bias], range(size, layer.bias - layer.weight, size))
                 weight = np.hstack([panel.reshape(layer.inputs, -1) for panel in panels])[:, : layer.units]
-            arrays += [weight.copy(), numbers[layer.bias : layer.bias + layer.units][None].copy()]
+            bias = numbers[layer.bias : layer.end].reshape(layer.members, -1)[:, : layer.units]
+            arrays += [weight.copy(), bias.copy()]
         return arrays
 
 
@@ -112,39 +118,61 @@ class Networks:
         """One of them, for recording."""
         return Network(self, number)
 
+    def of(self, number: int, member: int) -> "Network":
+        """One of them, as a member that shares it sees it."""
+        return Network(self, number, member)
+
 
 class Network:
     """One network in a program that is being recorded."""
 
-    def __init__(self, stack: Networks, number: int) -> None:
+    def __init__(self, stack: Networks, number: int, member: int = 0) -> None:
+        """`member`: which of the agents that share it, in their order."""
         self.program, self.shape, self.stack, self.number = stack.program, stack.shape, stack, number
+        self.member = member
         self.at = stack.at + number * self.shape.size
         if stack.learned:
             self.transposed = stack.transposed + number * self.shape.transposed_size
 
-    def forward(self, x: Rows, change: Rows | None = None, column: int = 0) -> list[Rows]:
+    def first_product(self, x: Rows) -> Rows:
+        """x W of the first layer: the same for all members."""
+        layer = self.shape.layers[0]
+        out = self.program.scratch(layer.units)
+        self.program.affine(out, x, self.at + layer.weight, layer.inputs, NOWHERE, 0, relu=False)
+        return out
+
+    def forward(self, x: Rows, product: Rows | None = None, change: Rows | None = None, column: int = 0) -> list[Rows]:
         """The input and every layer's output; a ReLU after all but the last.
 
-        With a `change` of the columns of x from `column` on, the first layer's output is corrected by it.
+        `product` is that of the first layer, where it is known. With a `change` of the columns of x from `column` on,
+        the first layer's output is corrected by it.
         """
         program, outputs = self.program, [x]
         for k, layer in enumerate(self.shape.layers):
-            weight, bias = self.at + layer.weight, self.at + layer.bias
+            weight, bias = self.at + layer.weight, self.at + self._bias(k)
             out = program.vector() if layer.value else program.scratch(layer.units)
+            relu = k + 1 < len(self.shape.layers) and (k > 0 or change is None)
             if layer.value:
                 program.dots(out, outputs[-1], weight, bias)
-            elif k == 0 and change is not None:
-                program.affine(out, x, weight, layer.inputs, bias, 0, relu=False)
-                program.affine(out, change, weight, layer.inputs, None, column, relu=True)
+            elif k == 0 and product is not None:
+                program.add(out, product, Rows(bias, 0, layer.units), relu)
             else:
-                program.affine(out, outputs[-1], weight, layer.inputs, bias, 0, relu=k + 1 < len(self.shape.layers))
+                program.affine(out, outputs[-1], weight, layer.inputs, bias, 0, relu)
+            if k == 0 and change is not None:
+                program.affine(out, change, weight, layer.inputs, None, column, relu=True)
             outputs.append(out)
         return outputs
 
-    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None) -> Rows:
+    def _bias(self, k: int) -> int:
+        """Where the bias of layer k begins, in the first layer this member's own."""
+        layer = self.shape.layers[k]
+        return layer.bias + (0 if k else self.member * padded(layer.units))
+
+    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None, total: Rows | None = None) -> Rows:
         """The gradient before the first layer's ReLU, given that of the last output.
 
         `into`: where this network's gradients of weights and biases are added; None: nowhere.
+        `total`: where that gradient is added up over all members; see `first_weights`.
         """
         program = self.program
         for k in reversed(range(len(self.shape.layers))):
@@ -152,9 +180,11 @@ class Network:
             if into is not None:
                 if layer.value:
                     program.add_columns(into + layer.weight, x, by=gradient)
+                elif k == 0 and total is not None:
+                    program.add(total, total, gradient) if self.member else program.copy(total, gradient)
                 else:
                     program.to_weight(into + layer.weight, x, gradient)
-                program.add_columns(into + layer.bias, gradient)
+                program.add_columns(into + self._bias(k), gradient)
             if k == 0:
                 break
             below = program.scratch(layer.inputs)
@@ -165,12 +195,19 @@ class Network:
             gradient = below
         return gradient
 
-    def step(self, gradients: int, config: "LearnConfig") -> None:
-        """Clip the gradients, array by array or those of the whole network, and let Adam step."""
+    def first_weights(self, total: Rows, x: Rows, into: int) -> None:
+        """Add the gradient of the first layer's weights, given the members' total before its ReLU."""
+        self.program.to_weight(into + self.shape.layers[0].weight, x, total)
+
+    def step(self, gradients: int, config: "LearnConfig", members: int = 1) -> None:
+        """Clip the gradients, array by array or those of the whole network, and let Adam step.
+
+        They are sums over the members that share it, and may be as many times the limit.
+        """
         for first, size in self.shape.arrays() if config.clip_by == "variable" else [(0, self.shape.size)]:
             at = self.number * self.shape.size + first
             places = (self.stack.at + at, gradients + first, self.stack.mean + at, self.stack.square + at)
-            self.program.adam(*places, size, config.clip, config.learning_rate)
+            self.program.adam(*places, size, members * config.clip, config.learning_rate)
         self.transpose()
 
     def transpose(self) -> None:

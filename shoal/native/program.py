@@ -199,11 +199,12 @@ class Program:
         self.begin_phase(self.phases.index(name))
 
     def affine(self, out: Rows, x: Rows, weight: int, inputs: int, bias: int | None, first: int, relu: bool) -> None:
-        """out = x W + bias, or with no bias out += x W; then a ReLU. W is in panels of `inputs` rows, of which those
-        from `first` on are used, one per column of x."""
+        """out = x W + bias (NOWHERE: out = x W, None: out += x W); then a ReLU. W is in panels of `inputs` rows, of
+        which those from `first` on are used, one per column of x."""
+        start = ADD if bias is None else ZERO if bias == NOWHERE else BIAS
         self.product(
             out, x, weight, x.ld, 1, x.width, padded(out.width), b_rows=inputs, b_first=first, bias=bias,
-            start=ADD if bias is None else BIAS, end=RELU if relu else PLAIN,
+            start=start, end=RELU if relu else PLAIN,
         )  # fmt: skip
 
     def to_input(self, out: Rows, gradient: Rows, transposed: int, mask: Rows | None, add: bool = False) -> None:

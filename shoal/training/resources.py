@@ -84,7 +84,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
     act = config.copies * (passed + seen)
     if config.update != "torch" and config.why_torch() is None:
-        copies = SAVED + copies_of_weights(spec.agents, config.batch, native_threads(config))
+        copies = SAVED + copies_of_weights(spec, config, native_threads(config))
         learn = native_rows(config, spec)
     else:
         copies = TORCH if config.scheme is None else SCHEME
