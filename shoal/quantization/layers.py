@@ -60,6 +60,11 @@ class LayerSite:
         return (0,) if isinstance(self.module, StackedMLP) else ()
 
     @property
+    def of(self) -> Tensor | None:
+        """(M,): which network each of its inputs is for, in a stack of which several agents share one."""
+        return self.module.of if isinstance(self.module, StackedMLP) else None
+
+    @property
     def bias(self) -> Tensor | None:
         """Its biases; None: it has none."""
         if isinstance(self.module, StackedMLP):

@@ -47,6 +47,7 @@ class FakeLayer:
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
         self.only, self.chosen = only, layer.mask("qat_agent", None if only is None else (only,))
         count = layer.weight.shape[0] if self.networks else 1
+        self.of = layer.of
         self.low, self.high = (layer.weight.detach().new_zeros(count, 1, 1) for _ in range(2))
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
@@ -59,7 +60,11 @@ class FakeLayer:
             self._observe(x.detach())
         if not self.on or not self.seen:
             return x
-        return self._quantized(x, self.grid())
+        grid, of, chosen = self.grid(), self.of, self.chosen
+        if of is not None:
+            grid = replace(grid, scale=grid.scale[of], zero_point=grid.zero_point[of])
+            chosen = None if chosen is None else chosen[of]
+        return self._quantized(x, grid, chosen)
 
     def weight(self, weight: Tensor) -> Tensor:
         """The layer's weights, quantized once that is on."""
@@ -68,7 +73,7 @@ class FakeLayer:
         kept = {} if self._kept is None or torch.is_grad_enabled() else self._kept
         of = weight.data_ptr(), weight._version
         if of not in kept:
-            kept[of] = mark_weight(self._quantized(weight, self.weight_grid(weight)))
+            kept[of] = mark_weight(self._quantized(weight, self.weight_grid(weight), self.chosen))
         return kept[of]
 
     def keep_weights(self, yes: bool) -> None:
@@ -99,13 +104,16 @@ class FakeLayer:
         self.high.fill_(high)
         self.seen.fill_(1)
 
-    def _quantized(self, x: Tensor, grid: Grid) -> Tensor:
+    def _quantized(self, x: Tensor, grid: Grid, chosen: Tensor | None) -> Tensor:
         """Quantize the selected networks only."""
         narrow: Tensor = _StraightThrough.apply(x, grid) if torch.is_grad_enabled() else grid.round(x)
-        return narrow if self.chosen is None else torch.where(self.chosen, narrow, x)
+        return narrow if chosen is None else torch.where(chosen, narrow, x)
 
     def _observe(self, x: Tensor) -> None:
         low, high = value_range(x, self.networks)
+        if self.of is not None:  # of all agents that share a network
+            low = torch.zeros_like(self.low).index_reduce_(0, self.of, low, "amin", include_self=False)
+            high = torch.zeros_like(self.high).index_reduce_(0, self.of, high, "amax", include_self=False)
         low, high = low.reshape(self.low.shape), high.reshape(self.high.shape)
         share = MOMENTUM if self.seen else 1.0
         self.low.lerp_(low, share)
