@@ -31,7 +31,6 @@ class Split:
         return len(self.labels)
 
     def part(self, indices: NDArray[np.int64]) -> "Split":
-        """Some of them."""
         return Split(self.images[indices], self.labels[indices])
 
 
@@ -49,12 +48,10 @@ class ImageData:
 
     @property
     def channels(self) -> int:
-        """C."""
         return int(self.train.images.shape[1])
 
     @property
     def side(self) -> int:
-        """H and W."""
         return int(self.train.images.shape[2])
 
     def checked(self, where: str) -> "ImageData":

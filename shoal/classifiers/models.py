@@ -39,7 +39,6 @@ class ResNet(nn.Module):
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         x = self.stages(F.relu(self.norm(self.stem(x))))
         return self.classify(x.mean((2, 3)))
 
@@ -60,7 +59,6 @@ class BasicBlock(nn.Module):
         self.stride, self.added = stride, width - before
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU of the sum of both branches."""
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
         x = F.relu(self.norm1(self.conv1(x)))
         return F.relu(self.norm2(self.conv2(x)) + shortcut)
@@ -91,7 +89,6 @@ class Vgg(nn.Module):
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         return self.classify(self.features(x))
 
 
@@ -115,7 +112,6 @@ class Mlp(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         return self.layers(x)
 
 
@@ -131,7 +127,6 @@ class RowTransformer(nn.Module):
         self.classify = nn.Linear(TOKEN, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         rows = x.transpose(1, 2).flatten(2)  # (B, H, C·W)
         return self.classify(self.encoder(self.embed(rows) + self.position).mean(1))
 

@@ -164,7 +164,6 @@ class ClassifierTraining:
 
     @property
     def complete(self) -> bool:
-        """Whether all steps are done."""
         return self.done == self.total
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -271,7 +270,6 @@ class ClassifierTraining:
         return self.result(path)
 
     def result(self, path: Path, signal: int | None = None) -> ClassifierResult:
-        """The results so far."""
         return ClassifierResult(
             run=str(path),
             finished=self.complete,
@@ -333,7 +331,6 @@ def rate(schedule: str, done: float) -> float:
 
 
 def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of this name, as torch has it."""
     rate, decay = config.first_rate, config.weight_decay
     decay = DECAYS[config.optimizer] if decay is None else decay
     if config.optimizer == "sgd":

@@ -138,11 +138,9 @@ class Lines:
         self._advance(episodes)
 
     def warned(self, run: "SweepRun", sentence: str) -> None:
-        """Print a run's warning."""
         say(f"{run.name}: {sentence}")
 
     def ended(self, outcome: "Outcome") -> None:
-        """Print how a run ended."""
         from shoal.sweeps.summary import final_return
 
         self._ended += 1

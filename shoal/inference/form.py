@@ -37,7 +37,6 @@ class Form:
 
     @property
     def stored_bits(self) -> int:
-        """Bits of a stored weight."""
         return {"float32": 32, "float16": 16}.get(self.precision, self.bits)
 
 
@@ -132,7 +131,6 @@ class Ports:
 
     @classmethod
     def of(cls, policy: Policy) -> "Ports":
-        """The ports of this policy's graph."""
         head = policy.head
         sizes = policy.agents, policy.observation_size, policy.action_size
         return cls(*sizes, head.discrete, head.kind == "categorical", tuple(policy.image or ()))

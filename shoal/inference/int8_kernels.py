@@ -206,7 +206,6 @@ def _dequantize(sums, scale, zero, scales, biases, weight_sums, y):  # type: ign
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def activate_row(y, activation):  # type: ignore[no-untyped-def]
-    """Apply the activation in place."""
     activate(y, activation, fast_tanh)
 
 

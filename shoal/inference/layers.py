@@ -37,7 +37,6 @@ class Quantized:
 
     @property
     def bits(self) -> int:
-        """Bits of the weights."""
         return self.weight.bits
 
 
@@ -91,7 +90,6 @@ Layer = Linear | Conv2d
 
 
 def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
-    """The activation function, element by element."""
     if activation == "relu":
         return np.maximum(x, 0)
     if activation == "tanh":
@@ -183,7 +181,6 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
 
 
 def layer_of_agent(layer: Layer, agent: int) -> Layer:
-    """The layer of one agent alone."""
     if isinstance(layer, Conv2d):
         return layer
     i, quantized = slice(agent, agent + 1), layer.quantized
@@ -193,7 +190,6 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
 
 
 def first_outputs(layer: Layer, size: int) -> Linear:
-    """The first outputs of a linear layer alone."""
     assert isinstance(layer, Linear)
     quantized = layer.quantized
     if quantized is not None:

@@ -219,11 +219,9 @@ class NativeEngine(CompiledEngine):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed codes."""
         return int(self._header[kernels.SIZE])
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
-        """Write the actions."""
         kernels.play(observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes)
 
     def load(self, policy: Policy) -> None:

@@ -37,7 +37,6 @@ class Normaliser:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of mean and variance."""
         return self.mean.nbytes + self.var.nbytes
 
     @property
@@ -69,7 +68,6 @@ class Head:
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are choices."""
         return self.kind in ("argmax", "categorical")
 
 
@@ -107,12 +105,10 @@ class Policy(AgentSizes):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of all layers."""
         return sum(layer.weight.size + layer.bias.size for layer in self.layers)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all layers in float32."""
         return 4 * self.parameters
 
     @cached_property
@@ -128,7 +124,6 @@ class Policy(AgentSizes):
 
     @property
     def linear_only(self) -> bool:
-        """Whether all layers are linear."""
         return all(isinstance(layer, Linear) for layer in self.layers)
 
     @property
@@ -260,11 +255,9 @@ class Draws:
         return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
 
     def gumbel(self, shape: tuple[int, ...]) -> Array:
-        """Standard Gumbel numbers."""
         return -np.log(-np.log(self.uniform(shape)))
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Standard normal numbers."""
         return self._rng.standard_normal(shape, np.float32)
 
 

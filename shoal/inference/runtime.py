@@ -44,7 +44,6 @@ def session_options(threads: int = 1) -> onnxruntime.SessionOptions:
 
 
 def new_session(model: bytes, options: onnxruntime.SessionOptions | None = None) -> onnxruntime.InferenceSession:
-    """A session on the CPU."""
     options = options or session_options()
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 

@@ -78,7 +78,6 @@ class RunPolicy(TorchPolicy):
         return actors
 
     def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
-        """Make copies of its world."""
         env = build_env(self.config, copies, seed, stagger)
         trained, spec = self.spec, env.spec
         if (spec.observation_sizes, spec.action_sizes) != (trained.observation_sizes, trained.action_sizes):
@@ -98,12 +97,10 @@ class RunPolicy(TorchPolicy):
         self._player.load_random_state(self._noise)
 
     def head(self, network: Any, observation: Array) -> Tensor:
-        """(B, N, U)."""
         rows = torch.from_numpy(observation).to(self.team.device).transpose(0, 1)
         return network(rows).transpose(0, 1).cpu()
 
     def actions(self, head: Tensor) -> Array:
-        """(B, N, A)."""
         chosen = self.team.rollout_actors.greedy(head.transpose(0, 1)).transpose(0, 1)
         return self.team.to_world(chosen.contiguous().cpu().numpy())
 
@@ -120,7 +117,6 @@ class RunPolicy(TorchPolicy):
         return (gaussians_kl(mean, deviations[0], other_mean, deviations[1]) * real).sum(-1)
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
-        """All agents' policies."""
         metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
         policy = from_team(self.team, sample=sample, one_agent=each)
         return dataclasses.replace(policy, metadata=metadata).check()

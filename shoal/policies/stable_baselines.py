@@ -87,7 +87,6 @@ class BaselinesPolicy(TorchPolicy):
         return result
 
     def notice(self, states: Array, return_mean: float | None = None) -> None:
-        """Warn if its normaliser seems to be missing."""
         self._missing.check_states(states)
         if return_mean is not None and not self._changed:
             self._missing.check_return(return_mean)
@@ -118,11 +117,9 @@ class BaselinesPolicy(TorchPolicy):
         return self.actions(head + self.model.log_std.exp() * torch.randn(head.shape, generator=self._generator))
 
     def reseed(self, seed: int) -> None:
-        """Reseed the noise of sampled actions."""
         self._noise, self._generator = Draws(seed), torch.Generator().manual_seed(seed)
 
     def head(self, network: Any, observation: Array) -> Tensor:
-        """(B, 1, U)."""
         rows = observation[:, 0]
         if self.model.scale_image:
             rows = rows / np.float32(255)
@@ -132,7 +129,6 @@ class BaselinesPolicy(TorchPolicy):
         return network(x if self.image is None else x.view(-1, *self.image))[:, None]
 
     def actions(self, head: Tensor) -> Array:
-        """(B, 1, A)."""
         if self.model.discrete:
             return torch.nn.functional.one_hot(head.argmax(-1), head.shape[-1]).float().numpy()
         low, high = self.spec.action_low, self.spec.action_high
@@ -149,7 +145,6 @@ class BaselinesPolicy(TorchPolicy):
         return self.model.discrete or self.model.log_std is not None
 
     def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
-        """(B, 1)."""
         if not self._draws_actions:
             return None
         if self.model.discrete:

@@ -221,7 +221,6 @@ class ExportedPolicy(TrainedPolicy):
 
     @property
     def env(self) -> str:
-        """The name of its world."""
         return self.config.env
 
     def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
@@ -247,11 +246,9 @@ class ExportedPolicy(TrainedPolicy):
         return str(self._options.get("env") or self.file.facts.get("env") or "an unknown world")
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
-        """The file's actions."""
         return self.file.play(observation, sample=not deterministic)
 
     def reseed(self, seed: int) -> None:
-        """Reseed the noise of sampled choices."""
         from shoal.inference.policy import Draws  # here, because it imports numba
 
         self.file.noise = Draws(seed)

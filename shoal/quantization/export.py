@@ -212,7 +212,6 @@ def _sealed(
     correction: Correction,
     measured: Mapping[str, Any],
 ) -> bytes:
-    """The finished file."""
     facts = {"scheme": ARITHMETIC[form.precision], "vnni": has_vnni(), **metadata}
     if correction:
         facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding}

@@ -199,7 +199,6 @@ def attached(layer: LayerSite) -> LayerQuantizer | None:
 
 
 def detach_all(module: nn.Module) -> None:
-    """Detach all quantizers from a module."""
     for part in module.modules():
         if isinstance(part, StackedMLP | JointCritics):
             part.quantizers = None

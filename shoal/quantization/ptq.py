@@ -83,11 +83,9 @@ class _InputQuantizer:
         self.function = function
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """The function's result."""
         return self.function(x)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """The same."""
         return weight
 
 

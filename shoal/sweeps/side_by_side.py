@@ -161,7 +161,6 @@ class _Process:
             self._child.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         self._child.process.kill()
 
     def moved(self, episode: int) -> int:
