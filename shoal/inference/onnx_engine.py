@@ -134,6 +134,7 @@ class OnnxEngine:
         return binding.actions
 
     def load(self, policy: Policy) -> None:
+        """Load other weights into every graph; with another normaliser or action bounds the graphs are rebuilt."""
         policy = fitting(self.policy, policy)
         if besides_weights(self.policy) == besides_weights(policy):
             for side in self._sides.values():

@@ -109,6 +109,7 @@ class Policy(AgentSizes):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all layers in float32."""
         return 4 * self.parameters
 
     @cached_property

@@ -22,14 +22,9 @@ import onnxruntime
 onnxruntime.disable_telemetry_events()  # if it was imported before
 
 INT8 = {
-    "ConvInteger",
-    "DynamicQuantizeMatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QGemm",
-    "QLinearConv",
+    "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QGemm", "QLinearConv",
     "QLinearMatMul",
-}
+}  # fmt: skip
 FLOAT = {"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 
 

@@ -17,16 +17,12 @@ from shoal.errors import UserError, counted
 from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
 from shoal.networks.actors import log_deviation
-from shoal.policies.torch_policy import (
-    StatesFrom,
-    TorchPolicy,
-    choices_kl,
-    collect_states,
-    gaussians_kl,
-    replayed_states,
-)
+from shoal.policies.torch_policy import STATES, StatesFrom, TorchPolicy, choices_kl, collect_states, gaussians_kl
 from shoal.policies.trained import Array, world_config, world_settings
 from shoal.quantization.export import from_team
+from shoal.replay.layout import RowLayout
+from shoal.runs.checkpoint import newest_segment
+from shoal.runs.folder import CHECKPOINTS
 from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import build_env
@@ -124,9 +120,9 @@ class RunPolicy(TorchPolicy):
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """States from the run's replay, if that is still on disk; else from episodes with exploration noise."""
         rng = np.random.default_rng(seed)
-        replayed = replayed_states(self.folder, self.spec, self.config.storage, rng)
-        if replayed is not None:
-            return replayed, "replay"
+        if (segment := newest_segment(self.folder / CHECKPOINTS)) is not None:
+            rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
+            return RowLayout.of(self.spec, self.config.storage).observations(rows), "replay"
         self.reseed(seed)
         env = self.make_env(COPIES, seed, stagger=True)
         act = functools.partial(self.respond, deterministic=False)

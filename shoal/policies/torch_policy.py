@@ -23,9 +23,6 @@ from shoal.inference.policy import Policy
 from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.quantizer import What
-from shoal.replay.layout import RowLayout
-from shoal.runs.checkpoint import newest_segment
-from shoal.runs.folder import CHECKPOINTS
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act
 
@@ -221,15 +218,6 @@ def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: in
             states.append(observation.copy())
     whole = np.concatenate(states)
     return whole[rng.choice(len(whole), min(count, len(whole)), replace=False)]
-
-
-def replayed_states(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator) -> Array | None:
-    """(B, N, O): observations from the newest part of a run's replay; None if that is not on disk."""
-    segment = newest_segment(folder / CHECKPOINTS)
-    if segment is None:
-        return None
-    rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
-    return RowLayout.of(spec, storage).observations(rows)
 
 
 class Thinned:

@@ -282,27 +282,20 @@ def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: st
     return TrainConfig(**{**settings, **options, "env": env}).checked()
 
 
-def kind_of(path: str) -> PolicyKind:
-    """The kind of policy at a path; a `UserError` if there is nothing."""
+def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
+    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
     if os.path.isdir(path):
+        from shoal.training.saved_team import check_run
+
+        check_run(Path(path), checkpoint)
         return "run"
     if not os.path.exists(path):  # False also for invalid file names
         raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
     if not os.path.isfile(path):  # a pipe would wait for its other end
         raise UserError(f"'{path}' is not a regular file.")
-    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
-
-
-def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
-    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
-    kind = kind_of(path)
-    if kind == "run":
-        from shoal.training.saved_team import check_run
-
-        check_run(Path(path), checkpoint)
-    elif checkpoint != "last":
+    if checkpoint != "last":
         raise UserError(f"`checkpoint` is for run folders, but '{path}' is not one.")
-    return kind
+    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
 
 
 def warn_caller(sentence: str) -> None:
@@ -363,6 +356,9 @@ def load(
         from shoal.policies.run import load_run
 
         return load_run(Path(path), options, trust, warn, str(checkpoint))
-    from shoal.policies.stable_baselines import load_zip
+    from shoal.policies.baselines_model import read_zip
+    from shoal.policies.normaliser import read_normaliser
+    from shoal.policies.stable_baselines import BaselinesPolicy
 
-    return load_zip(Path(path), options, normaliser, trust, warn)
+    seen_through = read_normaliser(Path(normaliser), trust) if normaliser else None
+    return BaselinesPolicy(read_zip(path, trust, seen_through), options, warn)

@@ -96,15 +96,9 @@ def quantized(
     correction: Correction = NOTHING,
     run: Run | None = None,
 ) -> nn.Module:
-    """A copy of the module that computes with quantized values.
+    """A copy of the module that computes with quantized values; `ranges` are those from `calibrate`.
 
-    Args:
-        module: In full precision; it is not modified.
-        plan: What is quantized, and how.
-        ranges: Those from `calibrate`.
-        correction: What is corrected on the states that `run` runs a module on, all of them in one batch.
-        run: Only for a correction.
-
+    A correction takes the states that `run` runs a module on, all of them in one batch.
     """
     check_weights(module)
     original, module = module, _plain_copy(module)
