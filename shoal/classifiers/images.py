@@ -157,8 +157,7 @@ class TrainingBatches:
 def epoch_moves(data: ImageData, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How every training image is augmented in one epoch: shifts (n, 2) in pixels, and whether it is mirrored (n,)."""
     rng, count = stream(seed, f"augmentation of epoch {epoch}"), len(data.train)
-    shifts = rng.integers(-data.shift, data.shift + 1, (count, 2))
-    return shifts, rng.integers(0, 2, count).astype(bool) & data.flip
+    return rng.integers(-data.shift, data.shift + 1, (count, 2)), rng.integers(0, 2, count).astype(bool) & data.flip
 
 
 def moved(images: Pixels, shifts: NDArray[np.int64], flips: NDArray[np.bool_]) -> Pixels:

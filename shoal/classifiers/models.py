@@ -80,10 +80,9 @@ class Vgg(nn.Module):
                 before = width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        left = side // 2 ** len(VGG_WIDTHS)
         self.classify = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(before * left**2, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(before * (side // 2 ** len(VGG_WIDTHS)) ** 2, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(HIDDEN, classes),
         )  # fmt: skip
         init_convolutions(self)
@@ -145,14 +144,7 @@ MODELS: Mapping[str, Callable[[int, int, int, float], nn.Module]] = {
 def make_model(name: str, channels: int, side: int, classes: int, seed: int = 0, dropout: float = 0.0) -> nn.Module:
     """A classifier with initial weights from `seed`; torch's global generator is neither used nor advanced.
 
-    Args:
-        name: one of `MODELS`.
-        channels: channels of the images.
-        side: height and width of the images.
-        classes: number of classes.
-        seed: random seed of the initial weights.
-        dropout: probability with which `mlp`, `vgg` and `transformer` drop hidden units; ResNets have no dropout.
-
+    `dropout`: probability with which `mlp`, `vgg` and `transformer` drop hidden units; ResNets have no dropout.
     """
     check_choice("model", name, list(MODELS))
     check_range("channels", channels, 1, 64)

@@ -81,18 +81,11 @@ class ClassifierResult:
 def train_classifier(
     config: ClassifierConfig, observer: Observer | None = None, resume: bool = False, data: ImageData | None = None
 ) -> ClassifierResult:
-    """Train a classifier in a run folder; with `resume`, continue the run in `config.out`.
+    """Train a classifier in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
 
     A resumed run takes its settings from its folder; settings of `config` that are not defaults must be the same.
-    A finished run is returned unchanged. A training that diverges raises `TrainingDiverged`, a
-    `UserError`; its last checkpoint stays.
-
-    Args:
-        config: the settings.
-        observer: shows the progress.
-        resume: continue from the newest checkpoint.
-        data: the images, if they have already been read or are the caller's own.
-
+    A finished run is returned unchanged. A training that diverges raises `TrainingDiverged`, a `UserError`; its last
+    checkpoint stays. `data`: the images, if they have already been read or are the caller's own.
     """
     observer = observer or Observer()
 

@@ -64,8 +64,7 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
         weight, fixed = corrected_layer(layer, x, narrow, bits, correction, policy.image)
         layers.append(fixed)
         x = run_layer(layer, x, np.float32, False, policy.image)
-        played = replace(fixed, weight=weight, quantized=None)
-        narrow = run_layer(played, narrow, np.float32, False, policy.image)
+        narrow = run_layer(replace(fixed, weight=weight, quantized=None), narrow, np.float32, False, policy.image)
     return replace(policy, layers=tuple(layers))
 
 

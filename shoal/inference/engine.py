@@ -134,8 +134,7 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
         (layer.weight.shape, layer.activation, (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ())
         for layer in policy.layers
     ]
-    sizes = policy.observation_sizes, policy.action_sizes
-    return layers, policy.head.kind, sizes, policy.one_hot, policy.image
+    return layers, policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
 
 
 def besides_weights(policy: Policy) -> tuple[Any, ...]:
@@ -211,8 +210,7 @@ def fastest(engines: list[Engine], policy: Policy, batch: int, seconds: float = 
     Engines take turns of many consecutive calls until the time is up, so each runs with its own weights in the caches.
     The fastest call counts, not the median: other programs can only make a call slower.
     """
-    rng = np.random.default_rng(0)
-    observation = rng.random((batch, policy.agents, policy.observation_size), np.float32)
+    observation = np.random.default_rng(0).random((batch, policy.agents, policy.observation_size), np.float32)
     times: list[list[float]] = [[] for _ in engines]
     end = time.perf_counter() + seconds
     turn = seconds / (3 * len(engines))

@@ -44,8 +44,7 @@ def apart(policy: Policy, form: Form) -> bool:
     """Whether each agent has its own matrix products instead of one batched product for all."""
     if policy.agents == 1 or form.precision == "static-int8":
         return True
-    largest = max(layer.weight[0].size for layer in policy.layers)
-    return form.precision == "int8" and largest >= APART
+    return form.precision == "int8" and max(layer.weight[0].size for layer in policy.layers) >= APART
 
 
 def weight_arrays(policy: Policy, form: Form) -> Arrays:

@@ -81,8 +81,7 @@ class Conv2d(_Layer):
 
     def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Height and width of its output for an image of this height and width."""
-        kernel = self.weight.shape[2:]
-        parts = zip(image, kernel, self.stride, self.padding, strict=True)
+        parts = zip(image, self.weight.shape[2:], self.stride, self.padding, strict=True)
         return tuple((size + 2 * pad - side) // step + 1 for size, side, step, pad in parts)
 
 

@@ -137,8 +137,7 @@ class Policy(AgentSizes):
         if self.head.kind != "gaussian":
             return self
         means = first_outputs(self.layers[-1], self.action_size)
-        head = replace(self.head, kind="box")
-        return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
+        return replace(self, layers=(*self.layers[:-1], means), head=replace(self.head, kind="box"), exploration=None)
 
     def network(self) -> "Policy":
         """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
@@ -159,9 +158,8 @@ class Policy(AgentSizes):
             head = replace(head, low=head.low[i, :act], high=head.high[i, :act])
         if norm is not None:
             norm = replace(norm, mean=norm.mean[i, :seen], var=norm.var[i, :seen])
-        names = (self.agent_names[agent],)
         return replace(played, layers=tuple(layers), head=head, observation_sizes=(seen,), action_sizes=(act,),
-                       agent_names=names, normaliser=norm)  # fmt: skip
+                       agent_names=(self.agent_names[agent],), normaliser=norm)  # fmt: skip
 
     def check(self) -> "Policy":
         """The policy itself after validation; a `UserError` for the first invalid shape or value."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.team import Team
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.policy import MASKED, Policy
 from shoal.networks import Actors
@@ -25,7 +25,6 @@ from shoal.runs.checkpoint import newest_segment
 from shoal.runs.folder import CHECKPOINTS
 from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import build_env
 from shoal.training.precision import QatPrecision
 from shoal.training.saved_team import acting_team, load_team
 
@@ -73,16 +72,13 @@ class RunPolicy(TorchPolicy):
             last[-1] = nn.Parameter(last[-1].detach()[..., : self.action_size])
         return actors
 
-    def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
-        env = build_env(self.config, copies, seed, stagger)
-        trained, spec = self.spec, env.spec
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        trained = self.spec
         if (spec.observation_sizes, spec.action_sizes) != (trained.observation_sizes, trained.action_sizes):
-            env.close()
             raise UserError(
                 f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run "
                 f"{_sizes(trained)}."
             )
-        return env
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""
@@ -114,8 +110,7 @@ class RunPolicy(TorchPolicy):
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
         metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
-        policy = from_team(self.team, sample=sample, one_agent=each)
-        return dataclasses.replace(policy, metadata=metadata).check()
+        return dataclasses.replace(from_team(self.team, sample, one_agent=each), metadata=metadata).check()
 
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """States from the run's replay, if that is still on disk; else from episodes with exploration noise."""
@@ -124,8 +119,7 @@ class RunPolicy(TorchPolicy):
             rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
             return RowLayout.of(self.spec, self.config.storage).observations(rows), "replay"
         self.reseed(seed)
-        env = self.make_env(COPIES, seed, stagger=True)
-        act = functools.partial(self.respond, deterministic=False)
+        env, act = self.make_env(COPIES, seed, stagger=True), functools.partial(self.respond, deterministic=False)
         return collect_states(env, act, rng, STEPS), "played"
 
 

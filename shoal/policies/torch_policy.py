@@ -23,7 +23,6 @@ from shoal.inference.policy import Policy
 from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.trained import Array, TrainedPolicy
 from shoal.quantization.quantizer import What
-from shoal.training.config import TrainConfig
 from shoal.training.evaluation import Act
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class TorchPolicy(TrainedPolicy):
     """A trained policy in torch.
 
     Attributes:
-        config: the settings of its world; for a run, all of its settings.
         spec: its world's agents, observations and actions.
         network: the network to quantize, in full precision.
         trained: the network with the quantizers of its training; None: trained in full precision.
@@ -53,7 +51,6 @@ class TorchPolicy(TrainedPolicy):
 
     """
 
-    config: TrainConfig
     spec: EnvSpec
     network: nn.Module
     trained: nn.Module | None
@@ -61,10 +58,6 @@ class TorchPolicy(TrainedPolicy):
     trained_agents: tuple[int, ...] | None = None
     layer_names: tuple[str, ...]
     overhead: int = 0
-
-    @property
-    def env(self) -> str:
-        return self.config.env
 
     @property
     def played_network(self) -> nn.Module:
@@ -172,8 +165,7 @@ class TorchPolicy(TrainedPolicy):
             """As the file takes a world's states: integers as such, not one-hot."""
             return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
-        outputs = self.outputs(states).numpy()
-        job = Job(policy, path, raw(states), outputs, None if visited is None else raw(visited))
+        job = Job(policy, path, raw(states), self.outputs(states).numpy(), None if visited is None else raw(visited))
         if not options.each:
             return [job]
         return jobs_of_agents(job, self.trained_agents[0] if self.trained is not None and self.trained_agents else None)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
@@ -56,6 +56,8 @@ class TrainedPolicy(ABC):
         action_size: length of the longest action vector, A.
         discrete: whether actions are choices; else they are numbers in a box.
         modes: supported values of `deterministic`, the default of `evaluate` first.
+        config: the settings of its world; for a run, all of its settings.
+        channels: of image observations; None: it sees vectors.
 
     """
 
@@ -68,16 +70,34 @@ class TrainedPolicy(ABC):
     action_size: int
     discrete: bool
     modes: tuple[bool, ...]
+    config: TrainConfig
+    channels: int | None = None
     most_copies: int = MOST_COPIES
 
     @property
-    @abstractmethod
     def env(self) -> str:
         """The name of its world."""
+        return self.config.env
+
+    def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
+        """Make copies of its world; a `UserError` if the policy does not fit it."""
+        env: VectorEnv
+        if self.channels is None:
+            env, image = build_env(self.config, copies, seed, stagger), None
+        else:
+            from shoal.envs.pixels import make_pixels
+
+            env, image = make_pixels(self.env, self.channels, copies, seed)
+        try:
+            self._check_fits(env.spec, image)
+        except UserError:
+            env.close()
+            raise
+        return env
 
     @abstractmethod
-    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Make copies of its world; a `UserError` if the policy does not fit it."""
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        """Raise a `UserError` unless the policy fits this world, which may have images of this shape."""
 
     @abstractmethod
     def respond(self, observation: Array, deterministic: bool) -> Array:
@@ -209,37 +229,21 @@ class ExportedPolicy(TrainedPolicy):
         self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
         self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
         self.image: list[int] | None = self.file.facts.get("image")
-        self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
+        if self.image:
+            self.channels, self.most_copies = self.image[0], MOST_IMAGES
         self._options, self._trust = dict(options), trust
         if self.image and (idle := sorted(options.keys() - {"env"})):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
 
     @cached_property
-    def config(self) -> TrainConfig:
+    def config(self) -> TrainConfig:  # type: ignore[override]
         """The settings of its world; determined on first use, because acting does not need them."""
         return world_config(self.file.facts.get("world"), self._options, self._trust, f"'{self.name}'")
 
-    @property
-    def env(self) -> str:
-        return self.config.env
-
-    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Its world, with vector observations or flattened images."""
-        env: VectorEnv
-        if self.image:
-            from shoal.envs.pixels import make_pixels
-
-            env, shape = make_pixels(self.env, self.image[0], copies, seed)
-        else:
-            env, shape = build_env(self.config, copies, seed, stagger=False), None
-        try:
-            if shape is not None and list(shape) != self.image:
-                raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
-            self.file.check_fits(env.spec)
-        except UserError:
-            env.close()
-            raise
-        return env
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        if image is not None and list(image) != self.image:
+            raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(image)}.")
+        self.file.check_fits(spec)
 
     @property
     def _env_named(self) -> str:

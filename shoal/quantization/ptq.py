@@ -111,8 +111,7 @@ def quantized(
         layer, weights, inputs = part.layer, part.weights, part.inputs
         if weights is not None:
             with torch.no_grad():
-                narrow = simulate(layer.weight, weights, layer.kept(weights))
-                layer.weight.copy_(part.chosen(narrow, layer.weight))
+                layer.weight.copy_(part.chosen(simulate(layer.weight, weights, layer.kept(weights)), layer.weight))
         if inputs is not None and inputs.format is None and not plan.dynamic and layer.name not in (ranges or {}):
             raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
 
@@ -164,8 +163,7 @@ def _correct(
             narrow = layer.from_portable(output_rounded(wide, grid, *both, correction.bias))
             layer.weight.copy_(part.chosen(narrow, layer.weight))
         if correction.bias:
-            moved = moved_bias(wide, layer.portable().weight, *both)
-            layer.bias.copy_(torch.from_numpy(moved).view_as(layer.bias))
+            layer.bias.copy_(torch.from_numpy(moved_bias(wide, layer.portable().weight, *both)).view_as(layer.bias))
         return x
 
     with torch.no_grad():

@@ -262,5 +262,4 @@ def run_bytes(config: TrainConfig) -> int:
     most = most_samples(config, spec)
     transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)
-    processes = 1 + config.actors + (config.env_workers or 0)
-    return processes * PROCESS_BYTES + update_bytes(config, spec) + ring
+    return (1 + config.actors + (config.env_workers or 0)) * PROCESS_BYTES + update_bytes(config, spec) + ring
