@@ -264,21 +264,11 @@ class ClassifierTraining:
 
     def result(self, path: Path, signal: int | None = None) -> ClassifierResult:
         return ClassifierResult(
-            run=str(path),
-            finished=self.complete,
-            scheme=self.config.scheme,
-            epochs=self.epoch,
-            steps=self.done,
-            accuracy=self.measured.get("accuracy"),
-            best_accuracy=self.best,
-            test_loss=self.measured.get("test_loss"),
-            train_loss=self.measured.get("train_loss"),
-            seconds=self.total_seconds(),
-            figures=self.precision.metrics(),
-            layers=layer_counts(self.model, self.precision),
-            coverage=str(self.precision.coverage()),
-            signal=signal,
-        )
+            run=str(path), finished=self.complete, scheme=self.config.scheme, epochs=self.epoch, steps=self.done,
+            accuracy=self.measured.get("accuracy"), best_accuracy=self.best, test_loss=self.measured.get("test_loss"),
+            train_loss=self.measured.get("train_loss"), seconds=self.total_seconds(), figures=self.precision.metrics(),
+            layers=layer_counts(self.model, self.precision), coverage=str(self.precision.coverage()), signal=signal,
+        )  # fmt: skip
 
     def save(self, folder: RunFolder, log: MetricsLog) -> None:
         """Save a checkpoint, named by its step."""

@@ -82,12 +82,9 @@ class TorchPolicy(TrainedPolicy):
 
     @abstractmethod
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
-        """The policy without torch, for engines and exported files.
+        """The policy without torch, for engines and exported files; `each`: it will be split into one per agent.
 
-        Args:
-            sample: sample choices instead of taking the most likely.
-            each: the policy will be split into one per agent.
-
+        `sample`: sample choices instead of taking the most likely.
         """
 
     @abstractmethod

@@ -25,7 +25,7 @@ from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
-from shoal.training.evaluation import Evaluation, build_env, play, random_act
+from shoal.training.evaluation import Act, Evaluation, build_env, play, random_act
 from shoal.trust import check_trusted, env_name
 
 if TYPE_CHECKING:
@@ -199,13 +199,7 @@ class TrainedPolicy(ABC):
         if not deterministic and False not in self.modes:
             raise UserError(f"The policy in '{self.name}' has no distribution to sample actions from.")
 
-    def _played(
-        self,
-        act: Callable[[Array], Array] | None,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], None] | None,
-    ) -> Evaluation:
+    def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
         whole_number("episodes", episodes, 1, 10**7)
         whole_number("seed", seed, 0, 2**62)
         with contextlib.closing(self.make_env(min(episodes, self.most_copies), seed)) as env:
@@ -264,14 +258,10 @@ def world_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: str) -> TrainConfig:
-    """The settings of the world to play in.
+    """The settings of the world to play in: the `stored` one that the policy was trained in, with the user's options.
 
-    Args:
-        stored: the world that the policy was trained in; anything else is ignored.
-        options: the user's; in another world none of the policy's own settings are kept.
-        trust: allow running third-party code that `stored` names.
-        owner: of the world, for the message that asks for --trust.
-
+    In another world none of the policy's own settings are kept. `trust` allows third-party code that `stored` names;
+    the message that asks for it says whose world it is.
     """
     settings = stored if isinstance(stored, dict) and stored.keys() <= set(WORLD_FIELDS) else {}
     env = str(options.get("env") or settings.get("env") or "")
