@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from torch import Tensor
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.policy import Draws, Head, Policy
-from shoal.policies.baselines_model import Model, to_policy, trained_network
-from shoal.policies.normaliser import MissingNormaliser
+from shoal.policies.baselines_model import Model, read_zip, to_policy, trained_network
+from shoal.policies.normaliser import MissingNormaliser, read_normaliser
 from shoal.policies.torch_policy import (
     STATES,
     StatesFrom,
@@ -27,6 +28,14 @@ from shoal.policies.trained import MOST_IMAGES, Array, world_config
 from shoal.training.evaluation import Act, Evaluation, random_act
 
 COPIES, AT_RANDOM = 16, 0.2  # for collecting states: copies of the environment, and the share of random actions
+
+
+def load_zip(
+    path: Path, options: Mapping[str, Any], normaliser: str, trust: bool, warn: Callable[[str], None]
+) -> "BaselinesPolicy":
+    """Load the model in a zip, in the environment that `options` names."""
+    model = read_zip(path, trust, read_normaliser(Path(normaliser), trust) if normaliser else None)
+    return BaselinesPolicy(model, options, warn)
 
 
 class BaselinesPolicy(TorchPolicy):

@@ -350,9 +350,6 @@ def load(
         from shoal.policies.run import load_run
 
         return load_run(Path(path), options, trust, warn, str(checkpoint))
-    from shoal.policies.baselines_model import read_zip
-    from shoal.policies.normaliser import read_normaliser
-    from shoal.policies.stable_baselines import BaselinesPolicy
+    from shoal.policies.stable_baselines import load_zip
 
-    seen_through = read_normaliser(Path(normaliser), trust) if normaliser else None
-    return BaselinesPolicy(read_zip(path, trust, seen_through), options, warn)
+    return load_zip(Path(path), options, normaliser, trust, warn)
