@@ -47,9 +47,8 @@ def quoted(path: str) -> str:
     if path.isprintable():
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
-    escaped = re.sub(
-        "[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped
-    )  # bytes that are no text
+    # bytes that are no text
+    escaped = re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped)
     return f"$'{printable(escaped)}'"
 
 
@@ -98,7 +97,7 @@ def print_table(table: Table) -> None:
     on_terminal = streams.on_terminal()
     width = None if on_terminal else int(os.environ.get("COLUMNS") or WIDTH)
     console = Console(file=text, width=width, force_terminal=on_terminal)
-    narrow = not (streams.encoding()).lower().startswith("utf")  # has no box-drawing characters
+    narrow = not streams.encoding().lower().startswith("utf")  # has no box-drawing characters
     for part, columns in enumerate(layout(table, console.width)):
         if table.title:  # not the grid's package, which would be broken to its width
             console.print(Text(worded(table.title) + (", continued" if part else ""), style="table.title"))

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from shoal.training.result import Figures
 
 MOST_AGENTS = 12  # a larger team's returns are not shown by agent; --json has all of them
-
 OVERLAP = "The 95 % intervals of the trained and the random team overlap"
 
 
@@ -73,10 +72,7 @@ def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "Figure
     trained, *_, other = returns  # most likely actions first, the random team last
     if len(groups) > 1:
         sides = ([(side[name], side[f"{name}_ci95"]) for name in (trained, other)] for side in groups.values())
-        overlap = all(_gap(*side) == 0 for side in sides)
-        return (
-            f"The 95 % intervals of the trained and the random team overlap in every group: {ADVICE}" if overlap else ""
-        )
+        return f"{OVERLAP} in every group: {ADVICE}" if all(_gap(*side) == 0 for side in sides) else ""
     gap = _gap(returns[trained], returns[other])
     if gap == 0:
         return f"{OVERLAP}: {ADVICE}"

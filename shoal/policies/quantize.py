@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import UserError, check_range, counted
+from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
+from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.torch_policy import Thinned, equal_actions
 from shoal.policies.trained import Array
 from shoal.quantization.export import correction_words, no_smaller, predicted_bytes
@@ -113,6 +114,18 @@ class WidthSweep:
     corrections: tuple[Correction, ...] = ()
     """Every width below 16 bits is measured with each of these corrections as well."""
 
+    @classmethod
+    def of(cls, options: QuantizeOptions) -> "WidthSweep":
+        """What these options ask for; corrections are of biases alone, and of the rounding as well if it is another."""
+        corrections = [BIAS] * options.correct_bias
+        if options.rounding != "nearest":
+            corrections.append(Correction(options.correct_bias, options.rounding))
+        what: Any = tuple(dict.fromkeys(options.what))
+        return cls(
+            options.widths(), what, options.edges(), options.dynamic, options.episodes, options.seed,
+            corrections=tuple(corrections),
+        )  # fmt: skip
+
     @property
     def narrow(self) -> list[tuple[Width, Quantizer, What, Correction]]:
         """Every reduced precision, with what is quantized and corrected."""
@@ -139,12 +152,6 @@ def corrects(correction: Correction, quantizer: Quantizer, what: What) -> bool:
     return quantizer.width < 16 and not (by_output and (what == "activations" or quantizer.format is not None))
 
 
-def chosen_corrections(correct_bias: bool, rounding: Rounding) -> tuple[Correction, ...]:
-    """The corrections that these options ask for: biases alone, and with them the rounding if it is not to nearest."""
-    biases = (BIAS,) if correct_bias else ()
-    return biases if rounding == "nearest" else (*biases, Correction(correct_bias, rounding))
-
-
 class FullPrecision(NamedTuple):
     """What every width is compared with."""
 
@@ -158,7 +165,6 @@ def sweep(policy: "TorchPolicy", settings: WidthSweep, advance: Advance | None =
 
     Ctrl-C ends the table early: finished widths are kept.
     """
-    check_range("episodes", settings.episodes, 1, 10**7)
     check_network(policy)
     tell = advance or (lambda amount, doing: None)
     visited = Thinned(COMPARED)
@@ -282,7 +288,6 @@ def check_network(policy: "TorchPolicy") -> None:
 
 
 def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHistogram]:
-    """The histogram of each layer."""
     layers = []
     for name, layer in zip(names, find_layers(network), strict=True):
         weight = layer.weight.detach().flatten().cpu().numpy()
@@ -363,7 +368,6 @@ def return_panel(records: list[WidthRecord]) -> Panel:
 
 
 def weights_panel(layer: WeightHistogram) -> Panel:
-    """The histogram of one layer."""
     step = (layer.high - layer.low) / len(layer.counts)
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)

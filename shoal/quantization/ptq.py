@@ -83,11 +83,9 @@ class _InputQuantizer:
         self.function = function
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """The function's result."""
         return self.function(x)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """The same."""
         return weight
 
 
@@ -98,15 +96,9 @@ def quantized(
     correction: Correction = NOTHING,
     run: Run | None = None,
 ) -> nn.Module:
-    """A copy of the module that computes with quantized values.
+    """A copy of the module that computes with quantized values; `ranges` are those from `calibrate`.
 
-    Args:
-        module: In full precision; it is not modified.
-        plan: What is quantized, and how.
-        ranges: Those from `calibrate`.
-        correction: What is corrected on the states that `run` runs a module on, all of them in one batch.
-        run: Only for a correction.
-
+    A correction takes the states that `run` runs a module on, all of them in one batch.
     """
     check_weights(module)
     original, module = module, _plain_copy(module)
@@ -119,8 +111,7 @@ def quantized(
         layer, weights, inputs = part.layer, part.weights, part.inputs
         if weights is not None:
             with torch.no_grad():
-                narrow = simulate(layer.weight, weights, layer.kept(weights))
-                layer.weight.copy_(part.chosen(narrow, layer.weight))
+                layer.weight.copy_(part.chosen(simulate(layer.weight, weights, layer.kept(weights)), layer.weight))
         if inputs is not None and inputs.format is None and not plan.dynamic and layer.name not in (ranges or {}):
             raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
 
@@ -172,8 +163,7 @@ def _correct(
             narrow = layer.from_portable(output_rounded(wide, grid, *both, correction.bias))
             layer.weight.copy_(part.chosen(narrow, layer.weight))
         if correction.bias:
-            moved = moved_bias(wide, layer.portable().weight, *both)
-            layer.bias.copy_(torch.from_numpy(moved).view_as(layer.bias))
+            layer.bias.copy_(torch.from_numpy(moved_bias(wide, layer.portable().weight, *both)).view_as(layer.bias))
         return x
 
     with torch.no_grad():
