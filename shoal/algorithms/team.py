@@ -14,9 +14,10 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, JointCritics, Noise, to_arrays, to_tensors
-from shoal.networks.actors import load_noise_states, noise_states
+from shoal.networks.actors import Actors, Noise, load_noise_states, noise_states
+from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Kind, Random
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
 

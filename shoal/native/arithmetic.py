@@ -111,16 +111,10 @@ def softplus(x, zero):  # type: ignore[no-untyped-def]
     return x if x > number(zero, 20.0) else max(x, zero) + log(exp(-abs(x)) + number(zero, 1.0))
 
 
+@register_jitable
 def number(like: Any, value: float) -> Any:
     """A value in the type of `like`."""
     return type(like)(value)
-
-
-@overload(number)
-def _number(like, value):  # type: ignore[no-untyped-def]
-    if like is types.float32:
-        return lambda like, value: f4(value)
-    return lambda like, value: np.float64(value)
 
 
 # ---- noise ----------------------------------------------------------------------------------------------------------

@@ -111,7 +111,8 @@ class Runner:
         """
         try:
             number = rounds.number
-            memory.bind(self._bound)
+            bound = self._bound  # kept until the end
+            memory.bind(bound)
             self.work(rounds.tables, memory.own, number, self.program.chunk, True)
         except Exception as error:
             self._failure = error

@@ -78,8 +78,16 @@ class ReturnTracker:
     def add(self, step: Step) -> list[Episode]:
         """Add one step; returns the episodes that ended with it."""
         self.sums += step.reward
-        if self._unlimited is not None:
-            self._warn_if_endless(self._unlimited, step)
+        if (
+            self._unlimited is not None
+        ):  # say why nothing seems to happen if agents do not end one, either
+            self._steps = np.where(step.ended, 0, self._steps + 1)
+            if LONG in self._steps:
+                warnings.warn(
+                    f"An episode of {self._unlimited} has taken {LONG:,} steps and there is no limit; "
+                    "set `episode_length`.",
+                    stacklevel=1,
+                )
         if not step.ended.any():
             return []
         ended = []
@@ -92,15 +100,6 @@ class ReturnTracker:
             self.sums[copy] = 0.0
             self.counts[copy] = True
         return ended
-
-    def _warn_if_endless(self, world: str, step: Step) -> None:
-        """Say why nothing seems to happen where no limit ends an episode and the agents do not, either."""
-        self._steps = np.where(step.ended, 0, self._steps + 1)
-        if LONG in self._steps:
-            warnings.warn(
-                f"An episode of {world} has taken {LONG:,} steps and there is no limit; set `episode_length`.",
-                stacklevel=1,
-            )
 
     def state(self) -> dict[str, NDArray]:
         """Running sums, as arrays."""

@@ -8,6 +8,7 @@ import torch
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.base import team_bytes
+from shoal.algorithms.minibatch import as_tensors
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform
@@ -20,6 +21,11 @@ CPU = torch.device("cpu")
 
 def team_of(env, **options):
     return make_team(env.spec, LearnConfig(hidden=(8,), batch=16, **options), 0, CPU)
+
+
+def minibatch_of(team, env):
+    batch = team.draw(filled_ring(env), Uniform(), np.random.default_rng(0))
+    return as_tensors(batch, team.spec, team.config.discount, CPU)
 
 
 def filled_ring(env):
@@ -65,7 +71,7 @@ def test_minibatches_are_drawn_as_configured(minibatch, shape):
     """One for all, or one an agent, each drawn for itself."""
     env = Toy(agents=3 if minibatch == "independent" else 2)
     team = team_of(env, minibatch=minibatch)
-    batch = team.sample_minibatch(filled_ring(env), Uniform(), np.random.default_rng(0))
+    batch = minibatch_of(team, env)
     assert tuple(batch.joint.shape) == shape
     if minibatch == "independent":
         assert all(not torch.equal(batch.joint[i], batch.joint[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
@@ -111,7 +117,7 @@ def test_temperature_of_an_absent_agent_is_unchanged():
     """Who is in no row of the mini-batch learns nothing, its temperature included."""
     env = Toy()
     team = team_of(env, algorithm="masac", learn_entropy=True)
-    batch = team.sample_minibatch(filled_ring(env), Uniform(), np.random.default_rng(0))
+    batch = minibatch_of(team, env)
     weight = torch.full((2, 16), 1 / 16)
     weight[0] = 0.0
     alive = (weight > 0).float()[..., None]

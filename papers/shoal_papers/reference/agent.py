@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
-from shoal.networks import NoiseSource
+from shoal.networks.actors import NoiseSource
 from shoal.networks.layout import Random, full, xavier
 from shoal_papers.reference.replay import ListSampler, Replays
 
