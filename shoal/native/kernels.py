@@ -233,11 +233,9 @@ def gather(like, bases, slots, into: Count, slot: Count, parts: Count, size: Cou
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
 def clip_scale(like, gradient, size, limit):  # type: ignore[no-untyped-def]
     """What a gradient is multiplied by so that its norm is at most `limit`; 1 if that is 0."""
-    g = view(like, gradient, size)
-    one = number(like, 1.0)
     if limit <= like:
-        return one
-    square = like
+        return number(like, 1.0)
+    g, square = view(like, gradient, size), like
     for k in range(size):
         square += g[k] * g[k]
     return limit / max(math.sqrt(square), limit)

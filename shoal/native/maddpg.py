@@ -41,9 +41,6 @@ def copies_of_weights(agents: int, rows: int, threads: int) -> float:
     return 5 + parts_for(agents, rows) + threads / agents
 
 
-Counters = list[list[int]]  # of pieces that are done, by mini-batch and part of it
-
-
 class MADDPG:
     """A team's networks in native memory, and the program of an update."""
 
@@ -99,8 +96,7 @@ class MADDPG:
     def record(self) -> None:
         """All pieces of an update, in an order in which they can be done."""
         program, agents = self.program, range(self.spec.agents)
-        edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
-        parts = list(pairwise(edges))
+        parts = list(pairwise(self.batch * part // self.parts for part in range(self.parts + 1)))
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
         chosen = self._record_actions(self.next_actions, parts, read)
 
@@ -120,8 +116,10 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
             program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
 
-    def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
-        """All agents' actions in all mini-batches; what counts those that are done."""
+    def _record_actions(
+        self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int
+    ) -> list[list[int]]:
+        """All agents' actions in all mini-batches; counters of those that are done, by mini-batch and part of it."""
         program, minibatches = self.program, range(self.minibatches)
         count = 1 if self.joint_targets else self.parts
         done = [[program.counter() for _ in range(count)] * (self.parts // count) for _ in minibatches]
@@ -371,8 +369,7 @@ class MADDPG:
 
     def critics_of(self, i: int, target: bool = False) -> list[Network]:
         """The critics of agent i."""
-        stack = self.target_critics if target else self.critics
-        return [stack[i * self.heads + head] for head in range(self.heads)]
+        return [(self.target_critics if target else self.critics)[i * self.heads + k] for k in range(self.heads)]
 
     def tell(self, i: int, source: int, place: int) -> None:
         """Copy a loss to where it is read after the update."""

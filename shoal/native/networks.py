@@ -55,8 +55,7 @@ class Shape:
         self.layers: list[Layer] = []
         at = transposed = 0
         for number, (inputs, units) in enumerate(pairwise(widths)):
-            last = value and number + 2 == len(widths)
-            self.layers.append(Layer(inputs, units, at, transposed, last))
+            self.layers.append(Layer(inputs, units, at, transposed, value and number + 2 == len(widths)))
             at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
         self.size = -(-at // PANEL) * PANEL
         self.transposed_size = max(transposed, 1)

@@ -24,9 +24,8 @@ def gumbel_softmax(  # type: ignore[no-untyped-def]
             top = max(top, x[r * ld_logits + a])
         for a in range(ld_logits):
             y[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
-    base = row * ld_logits
     for e in range(numbers):
-        y[e] = exp(y[e]) / -log(uniform(key, base + e))  # Gumbel noise is -log(-log(u))
+        y[e] = exp(y[e]) / -log(uniform(key, row * ld_logits + e))  # Gumbel noise is -log(-log(u))
     for r in range(rows):
         total = like
         for a in range(size):

@@ -108,7 +108,6 @@ class Hooks:
         }
 
     def __call__(self, hook: str, *arguments: Any) -> None:
-        """Call all methods of this name."""
         for method in self._methods[hook]:
             method(self._run, *arguments)
 

@@ -63,7 +63,6 @@ class Milestones:
         raise disk.Damaged("they are another run's")
 
     def close(self) -> None:
-        """Close the world of the evaluations."""
         if self._env is not None:
             self._env.close()
 
@@ -109,6 +108,5 @@ class Milestones:
         return play(self._env, act, episodes, observer.aside("evaluating: episode", episodes))
 
     def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:
-        """Write the team's weights."""
         facts |= {"episode": training.episodes, "samples": training.samples, "updates": training.updates}
         write_weights(path, training.team.weights(), facts | {"settings": training.config.settings})

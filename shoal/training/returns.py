@@ -78,9 +78,7 @@ class ReturnTracker:
     def add(self, step: Step) -> list[Episode]:
         """Add one step; returns the episodes that ended with it."""
         self.sums += step.reward
-        if (
-            self._unlimited is not None
-        ):  # say why nothing seems to happen if agents do not end one, either
+        if self._unlimited is not None:  # say why nothing seems to happen if agents do not end one, either
             self._steps = np.where(step.ended, 0, self._steps + 1)
             if LONG in self._steps:
                 warnings.warn(
@@ -102,11 +100,9 @@ class ReturnTracker:
         return ended
 
     def state(self) -> dict[str, NDArray]:
-        """Running sums, as arrays."""
         return {"sums": self.sums, "counts": self.counts}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Continue from what `state` returned."""
         self.sums[:] = state["sums"]
         self.counts[:] = state["counts"]
 

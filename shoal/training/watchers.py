@@ -32,9 +32,6 @@ GIVE_UP = 300.0  # seconds in one step after which a run that was asked to stop 
 LARGE_RETURN = 1e6  # a larger return explains why training diverges: networks and losses are in float32
 
 
-# ---- compilation -----------------------------------------------------------------------------------------------------
-
-
 class CompilationReport(BackgroundThread, event.Listener):
     """Tells the user why they wait if compiling takes long, then its progress, and when it is done.
 
@@ -48,11 +45,9 @@ class CompilationReport(BackgroundThread, event.Listener):
         self._begun = self._compiled = 0
 
     def on_start(self, event: Any) -> None:
-        """Numba begins to compile a function."""
         self._begun += 1
 
     def on_end(self, event: Any) -> None:
-        """It is compiled."""
         self._compiled += 1
 
     def __enter__(self) -> "CompilationReport":
@@ -73,9 +68,6 @@ class CompilationReport(BackgroundThread, event.Listener):
             elif self._begun:  # not where loading takes long
                 self._tell("Compiling native code for this machine; it is cached for later runs.")
                 self._reported = True
-
-
-# ---- warm-up ---------------------------------------------------------------------------------------------------------
 
 
 class WarmUp:
@@ -115,9 +107,6 @@ class WarmUp:
             f"Nothing {was} learned: the run {ends} {samples:,} samples, before the warm-up of "
             f"{self._needed:,}; set `warmup` or `episodes`."
         )
-
-
-# ---- other programs --------------------------------------------------------------------------------------------------
 
 
 class Contention:
@@ -183,9 +172,6 @@ class Contention:
         return seconds
 
 
-# ---- an environment that hangs ---------------------------------------------------------------------------------------
-
-
 class StallWatch(BackgroundThread):
     """A thread that reports a step that takes long, and ends it if the run was asked to stop."""
 
@@ -213,9 +199,6 @@ class StallWatch(BackgroundThread):
         """What does not return; a worker that is waited for is named."""
         worker = getattr(self._training.env, "awaited", "")
         return f"{self._training.config.env} has not returned from step(){f' in {worker}' if worker else ''}"
-
-
-# ---- divergence ------------------------------------------------------------------------------------------------------
 
 
 def remedy(training: "Training") -> str:
