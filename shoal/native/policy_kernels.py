@@ -115,14 +115,13 @@ def choice_entropy_backward(  # type: ignore[no-untyped-def]
 def greedy_choices(like, rows, action: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
     """One-hot vectors of the largest logits."""
     x, out = view(like, logits, rows * ld_logits), view(like, action, rows * ld_logits)
-    one = number(like, 1.0)
     for r in range(rows):
         best = 0
         for a in range(1, size):
             if x[r * ld_logits + a] > x[r * ld_logits + best]:
                 best = a
         for a in range(ld_logits):
-            out[r * ld_logits + a] = one if a == best else like
+            out[r * ld_logits + a] = number(like, 1.0) if a == best else like
 
 
 # ---- boxes ----------------------------------------------------------------------------------------------------------

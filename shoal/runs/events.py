@@ -49,8 +49,7 @@ class EventsFile:
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """Earlier files' events from `purge_step` on are superseded by this file; 0: none."""
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        self.path = folder / name
+        self.path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self._file = self.path.open("ab")
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))

@@ -97,8 +97,7 @@ class MetricsLog:
         if self._events is not None:
             with writing(self._events.path):
                 scalars = _scalars(clean)
-                step = int(scalars.pop(self._counter))
-                self._events.add(scalars, step)
+                self._events.add(scalars, step=int(scalars.pop(self._counter)))
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""

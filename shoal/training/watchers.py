@@ -150,8 +150,7 @@ class Contention:
 
     def _of_others(self) -> float:
         """Seconds that this process's CPUs were busy, less its own and those of the processes that it has started."""
-        numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-        usable = {f"cpu{number}" for number in numbers}
+        usable = {f"cpu{number}" for number in (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())}
         lines = (line.split() for line in read_text(self._root / "proc/stat").splitlines())
         try:
             busy = [int(words[column]) for words in lines if words and words[0] in usable for column in BUSY]
@@ -182,8 +181,7 @@ class StallWatch(BackgroundThread):
     def _run(self) -> None:
         samples, since, reported = -1, time.monotonic(), False
         while not self._over.wait(STALL_CHECK):
-            stepping = self._training.clock.phase == "environment"
-            if not stepping or self._training.samples != samples:
+            if self._training.clock.phase != "environment" or self._training.samples != samples:
                 samples, since, reported = self._training.samples, time.monotonic(), False
                 continue
             stuck = time.monotonic() - since
