@@ -62,8 +62,8 @@ def product(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """C = start + A B, then end. A is (m, k), any steps; B (k, columns); C (m, columns); columns a multiple of 8.
 
-    B and C are rows, or in panels where places are given: 16 columns of all rows (`b_rows`, `c_rows`) after the other,
-    the last 8 columns by themselves. Of B in panels the product takes rows from `b_first` on.
+    B and C are rows, or in panels where their `ld` is 0, as that of a place is: 16 columns of all rows (`b_rows`,
+    `c_rows`) after the other, the last 8 by themselves. Of B in panels the product takes rows from `b_first` on.
     """
     k0 = 0
     while True:

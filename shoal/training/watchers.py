@@ -58,8 +58,7 @@ class CompilationReport(BackgroundThread, event.Listener):
         super().__exit__(*error)
         event.unregister("numba:compile", self)
         if self._reported:
-            seconds = time.monotonic() - self._since
-            self._tell(f"Compiled {counted(self._compiled, 'function')} in {seconds:.0f} s.")
+            self._tell(f"Compiled {counted(self._compiled, 'function')} in {time.monotonic() - self._since:.0f} s.")
 
     def _run(self) -> None:
         while not self._over.wait(self._every if self._reported else self._first):
