@@ -1,6 +1,7 @@
 """Gradient steps on stacked networks: clipping agent by agent, Adam, and the slow targets."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +58,11 @@ class StackedAdam:
                 return
             if self.clip > 0:
                 clip_gradients(gradients, self.axes, self.clip, self.clip_by)
-            self.precision.step(self.parameters, [*self.means, *self.squares], lambda: self._adam(gradients))
-
-    def _adam(self, gradients: list[Tensor]) -> None:
-        """torch.optim.Adam as a function: the class imports torch's compiler, which takes a second."""
-        adam(
-            self.parameters, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
-            beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=1e-8, maximize=False,
-        )  # fmt: skip
+            step = partial(  # a function, as the class torch.optim.Adam imports torch's compiler, which takes a second
+                adam, self.parameters, gradients, self.means, self.squares, [], self.steps, fused=True, amsgrad=False,
+                beta1=0.9, beta2=0.999, lr=self.learning_rate, weight_decay=0.0, eps=1e-8, maximize=False,
+            )  # fmt: skip
+            self.precision.step(self.parameters, [*self.means, *self.squares], step)
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments and step counts, by parameter number."""
@@ -72,6 +70,5 @@ class StackedAdam:
         return {f"{number}.{name}": value for name, values in lists.items() for number, value in enumerate(values)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
         for name, value in self.state().items():
             value.copy_(state[name])

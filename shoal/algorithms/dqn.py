@@ -15,7 +15,7 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.networks import own_actions, own_observations
+from shoal.networks.critics import own_actions, own_observations
 from shoal.networks.layout import initial_random
 
 
@@ -40,7 +40,6 @@ class DQN(Team):
         return end if self.samples >= decay else 1 + (end - 1) * self.samples / decay
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
-        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         target = self.target_q(batch, phase)
 
         phase("Q loss")

@@ -18,7 +18,8 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, own_observations
+from shoal.networks.actors import Actors
+from shoal.networks.critics import own_observations
 from shoal.networks.layout import initial_random
 
 
@@ -55,7 +56,6 @@ class MASAC(Team):
         return self.target_actors if self.tf2 else self.actors
 
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
-        """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         target = self.target_q(batch, phase)
 
         phase("Q loss")
@@ -80,7 +80,9 @@ class MASAC(Team):
         observations = every_observation(batch.next_joint, self.spec)
         if self.tf2:  # the online policy's entropy, and by a broadcast slip its mean over the batch
             actions = self.target_actors.sample(self.target_actors(observations), self.noise)
-            entropy = self.online_entropy(own_observations(batch.next_joint, self.spec))
+            head = self.actors(own_observations(batch.next_joint, self.spec))
+            exact = self.spec.discrete  # and needs no sample
+            entropy = self.actors.entropy(head) if exact else self.actors.sample_with_entropy(head, self.noise)[1]
             entropy = batch.mean(entropy)[:, None]  # (N, 1)
         else:
             actions, entropy = self.actors.sample_with_entropy(self.actors(observations), self.noise)  # (N, M*B)
@@ -111,10 +113,3 @@ class MASAC(Team):
     def temperature(self) -> Tensor | float:
         """The weight of the entropy: (N, 1) if it is learned."""
         return self.log_temperature.detach().exp() if self.config.learn_entropy else self.config.entropy
-
-    def online_entropy(self, observation: Tensor) -> Tensor:
-        """(N, B): exact for choices, which need no sample; boxes need one."""
-        head = self.actors(observation)
-        if self.spec.discrete:
-            return self.actors.entropy(head)
-        return self.actors.sample_with_entropy(head, self.noise)[1]

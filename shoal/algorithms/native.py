@@ -15,15 +15,8 @@ from shoal.native.maddpg import MADDPG
 from shoal.native.masac import MASAC
 from shoal.native.runner import Rounds, Runner
 from shoal.native.work import MOMENT
-from shoal.networks.layout import (
-    Kind,
-    actor_names,
-    actor_widths,
-    critic_names,
-    critic_widths,
-    initial_layers,
-    initial_random,
-)
+from shoal.networks import layout
+from shoal.networks.layout import Kind
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.seeding import stream_seed
 
@@ -46,35 +39,30 @@ class NativeTeam(BaseTeam):
         learns_entropy = config.algorithm == "masac" and config.learn_entropy
         self._parts = [*networks, "temperature"] if learns_entropy else [*networks]  # of the state, by name
         self._learned = [name for name in self._parts if name not in self.targets]
-        self._record(threads)
-        # of noise: its seed, and the number of draws so far
-        self.counters = np.array([stream_seed(seed, "update"), 0], np.int64)
-        self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
-        self._update = self.runner.rounds(0, self._derived, self.counters)
-        self._prepare = self.runner.rounds(self._derived, self._acted)
-        self._act_rounds: dict[tuple[int, bool], Rounds] = {}  # by copies, and whether there is noise
-        self._set_initial_weights(seed)
-
-    def _record(self, threads: int) -> None:
-        """Record what follows an update's pieces in the program, and get memory for all of it."""
-        program, spec = self.algorithm.program, self.spec
-        self._derived = program.piece_count
+        program = self.algorithm.program
+        derived = program.piece_count  # after those of an update
         self.algorithm.record_derived()
-        self._acted = program.piece_count
+        acting = program.piece_count
         self._seen = program.buffer(spec.agents * spec.observation_size)
         self._chosen = program.buffer(spec.agents * spec.action_size)
         self._acting = {
             explore: self.algorithm.record_acting(self._seen, self._chosen, explore) for explore in (True, False)
         }
         self.runner = Runner(program, threads)
+        # of noise: its seed, and the number of draws so far
+        self.counters = np.array([stream_seed(seed, "update"), 0], np.int64)
+        self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
+        self._update = self.runner.rounds(0, derived, self.counters)
+        self._prepare = self.runner.rounds(derived, acting)
+        self._act_rounds: dict[tuple[int, bool], Rounds] = {}  # by copies, and whether there is noise
+        self._set_initial_weights(seed)
 
     def _set_initial_weights(self, seed: int) -> None:
         """The numbers that a `Team` of this seed begins with; targets are equal to their online networks."""
-        random, config, algorithm = initial_random(seed), self.config, self.algorithm
-        initial = {
-            "actors": initial_layers(actor_widths(self.spec, config.hidden, algorithm.head_width), random),
-            "critics": initial_layers(critic_widths(self.spec, config.critic_layers, algorithm.heads), random),
-        }
+        random, config, algorithm = layout.initial_random(seed), self.config, self.algorithm
+        actors = layout.actor_widths(self.spec, config.hidden, algorithm.head_width)
+        critics = layout.critic_widths(self.spec, config.critic_layers, algorithm.heads)
+        initial = {"actors": layout.initial_layers(actors, random), "critics": layout.initial_layers(critics, random)}
         for name, networks in algorithm.networks.items():
             for number in range(networks.count):
                 arrays = [stacked[number] for stacked in initial[self.targets.get(name, name)]]
@@ -83,7 +71,6 @@ class NativeTeam(BaseTeam):
 
     @property
     def kind(self) -> Kind:
-        """Choices are drawn by probabilities; boxes are points, or Gaussians in MASAC."""
         if self.spec.discrete:
             return "categorical"
         return "gaussian" if self.config.algorithm == "masac" else "deterministic"
@@ -102,7 +89,7 @@ class NativeTeam(BaseTeam):
             for span in self._acting[explore]:
                 program.piece(span, tells=[done], rows=(0, copies), alone=True)
             self._act_rounds[copies, explore] = self.runner.rounds(first, counters=self.rollout_counters)
-        self.runner.bind_alone({self._seen: seen, self._chosen: actions})
+        self.runner.bind({self._seen: seen, self._chosen: actions}, alone=True)
         self.rollout_counters[MOMENT] += explore
         self.runner.run(self._act_rounds[copies, explore], alone=True)
         return actions
@@ -187,7 +174,7 @@ class NativeTeam(BaseTeam):
         if part == "temperature":
             return ["log"]
         layers = len(self.algorithm.networks[part].shape.layers)
-        return (actor_names if part.endswith("actors") else critic_names)(layers)
+        return (layout.actor_names if part.endswith("actors") else layout.critic_names)(layers)
 
     def _axes(self, part: str) -> list[int]:
         """Along which axis of each array the networks are stacked."""

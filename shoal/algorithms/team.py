@@ -14,9 +14,10 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, JointCritics, Noise, to_arrays, to_tensors
-from shoal.networks.actors import load_noise_states, noise_states
+from shoal.networks.actors import Actors, Noise, load_noise_states, noise_states
+from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Kind, Random
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
 
@@ -34,6 +35,7 @@ class Team(BaseTeam):
         self.device = device
         self.noise = Noise(stream_seed(seed, "update"), device)
         self.rollout_noise = Noise(stream_seed(seed, "exploration"), device)
+        self._noises = {"update": self.noise, "exploration": self.rollout_noise}
         self.networks: dict[str, nn.Module] = {}
         self.optimizers: dict[str, StackedAdam] = {}
         self.precision = FULL
@@ -122,7 +124,6 @@ class Team(BaseTeam):
             return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included, and the state of the precision."""
         return to_arrays(self._named_parameters() | self.precision.state())
 
     def _named_parameters(self) -> dict[str, Tensor]:
@@ -154,13 +155,10 @@ class Team(BaseTeam):
             self.updates = int(state["updates"])
 
     def random_state(self) -> Arrays:
-        return noise_states(self._noises())
+        return noise_states(self._noises)
 
     def load_random_state(self, state: Mapping[str, NDArray]) -> None:
-        load_noise_states(self._noises(), state)
-
-    def _noises(self) -> dict[str, Noise]:
-        return {"update": self.noise, "exploration": self.rollout_noise}
+        load_noise_states(self._noises, state)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData, TrainingBatches, in_order
 from shoal.classifiers.models import make_model
 from shoal.errors import Diverged, UserError, counted
-from shoal.networks import to_arrays, to_tensors
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.training import LayerCounts
 from shoal.runs import lifecycle

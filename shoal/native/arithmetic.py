@@ -111,16 +111,10 @@ def softplus(x, zero):  # type: ignore[no-untyped-def]
     return x if x > number(zero, 20.0) else max(x, zero) + log(exp(-abs(x)) + number(zero, 1.0))
 
 
+@register_jitable
 def number(like: Any, value: float) -> Any:
     """A value in the type of `like`."""
     return type(like)(value)
-
-
-@overload(number)
-def _number(like, value):  # type: ignore[no-untyped-def]
-    if like is types.float32:
-        return lambda like, value: f4(value)
-    return lambda like, value: np.float64(value)
 
 
 # ---- noise ----------------------------------------------------------------------------------------------------------
@@ -157,12 +151,6 @@ def uniform(key, counter):  # type: ignore[no-untyped-def]
     low, high = u4(key & u8(0xFFFFFFFF)), u4(key >> u8(32))
     word = mix32(u4(mix32(u4(u4(u4(counter) * u4(0x9E3779B9)) + low)) ^ high))
     return f4((f4(i4(u4(word >> u4(9)))) + f4(0.5)) * f4(2.0**-23))
-
-
-@njit(**FLAGS)
-def gumbel_exponential(key, counter):  # type: ignore[no-untyped-def]
-    """E with Gumbel noise -log(E): the exponential number -log(u)."""
-    return -log(uniform(key, counter))
 
 
 @njit(**FLAGS)

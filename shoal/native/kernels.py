@@ -24,8 +24,8 @@ from shoal.native.operations import (
     RowCount,
     Writes,
     operation,
-)  # fmt: skip
-from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, Plan, host_plan, make_tile
+)
+from shoal.native.tile import ADD, NARROW, PANEL, PLAIN, ZERO, Plan, host_plan, make_tile
 
 FAST = {"reassoc", "contract", "nsz"}
 """Sums may be vectorised: the order is fixed when they are compiled, so results are reproducible."""
@@ -56,14 +56,14 @@ _narrow_panel = _make_panel(NARROW, _plan.vector(NARROW), _plan.narrow_rows)
 
 @operation()
 def product(  # type: ignore[no-untyped-def]
-    like, item, c: Changes, ldc: Count, c_rows: Count, a: Reads, row_step: Count, k_step: Count,
-    b: Reads, ldb: Count, b_rows: Count, b_first: Count, m: RowCount, k: RowCount, columns: Count,
-    bias: Reads, mask: Reads, start: Count, end: Count,
+    like, item, c: Changes, ld_c, a: Reads, b: Reads, ld_b, row_step: Count, k_step: Count, k: RowCount, columns: Count,
+    m: RowCount = NOWHERE, c_rows: Count = 0, b_rows: Count = 0, b_first: Count = 0, bias: Reads = NOWHERE,
+    mask: Reads = NOWHERE, start: Count = ZERO, end: Count = PLAIN,
 ):  # fmt: skip
     """C = start + A B, then end. A is (m, k), any steps; B (k, columns); C (m, columns); columns a multiple of 8.
 
-    B and C are rows `ldb` and `ldc` apart, or in panels where that is 0: 16 columns of all rows (`b_rows`, `c_rows`)
-    after the other, the last 8 columns by themselves. Of B in panels the product takes rows from `b_first` on.
+    B and C are rows, or in panels where their `ld` is 0, as that of a place is: 16 columns of all rows (`b_rows`,
+    `c_rows`) after the other, the last 8 by themselves. Of B in panels the product takes rows from `b_first` on.
     """
     k0 = 0
     while True:
@@ -73,9 +73,9 @@ def product(  # type: ignore[no-untyped-def]
         at_a, row = a + k0 * k_step * item, b_first + k0
         for u in range(0, columns, PANEL):
             width = PANEL if u + PANEL <= columns else NARROW
-            step_b, step_c = ldb or width, ldc or width
-            at_b = b + (row * ldb + u if ldb else u * b_rows + row * width) * item
-            at_c = u if ldc else u * c_rows
+            step_b, step_c = ld_b or width, ld_c or width
+            at_b = b + (row * ld_b + u if ld_b else u * b_rows + row * width) * item
+            at_c = u if ld_c else u * c_rows
             if width == PANEL:
                 _panel(0, like, item, c + at_c * item, step_c, at_a, row_step, k_step, at_b, step_b, m, depth,
                        bias + u * item, mask + at_c * item, first, last)  # fmt: skip
@@ -124,13 +124,9 @@ def copy(like, item, rows, target: Writes, ld_target, width_target, source: Read
     for r in range(rows):
         to = view(like, target + r * ld_target * item, width_target)
         row = view(like, source + r * ld_source * item, width_target)
-        if by:
-            factor = view(like, by + r * item, 1)[0]
-            for u in range(width_target):
-                to[u] = row[u] * factor
-        else:
-            for u in range(width_target):
-                to[u] = row[u]
+        factor = view(like, by + r * item, 1)[0] if by else number(like, 1.0)
+        for u in range(width_target):
+            to[u] = row[u] * factor
 
 
 @operation()
@@ -237,11 +233,9 @@ def gather(like, bases, slots, into: Count, slot: Count, parts: Count, size: Cou
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
 def clip_scale(like, gradient, size, limit):  # type: ignore[no-untyped-def]
     """What a gradient is multiplied by so that its norm is at most `limit`; 1 if that is 0."""
-    g = view(like, gradient, size)
-    one = number(like, 1.0)
     if limit <= like:
-        return one
-    square = like
+        return number(like, 1.0)
+    g, square = view(like, gradient, size), like
     for k in range(size):
         square += g[k] * g[k]
     return limit / max(math.sqrt(square), limit)

@@ -41,9 +41,6 @@ def copies_of_weights(agents: int, rows: int, threads: int) -> float:
     return 5 + parts_for(agents, rows) + threads / agents
 
 
-Counters = list[list[int]]  # of pieces that are done, by mini-batch and part of it
-
-
 class MADDPG:
     """A team's networks in native memory, and the program of an update."""
 
@@ -52,6 +49,7 @@ class MADDPG:
     policy_heads = 1  # of these in the loss of an actor
     head_width = 1  # outputs of an actor, in actions
     has_target_actors = True
+    joint_targets = False  # whether targets need the next actions of the whole mini-batch
 
     def __init__(self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32) -> None:
         """`hard`: samples of choices are one-hot, with the straight-through gradient."""
@@ -98,8 +96,7 @@ class MADDPG:
     def record(self) -> None:
         """All pieces of an update, in an order in which they can be done."""
         program, agents = self.program, range(self.spec.agents)
-        edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
-        parts = list(pairwise(edges))
+        parts = list(pairwise(self.batch * part // self.parts for part in range(self.parts + 1)))
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
         chosen = self._record_actions(self.next_actions, parts, read)
 
@@ -119,23 +116,23 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
             program.piece(self.step_actor(i, slot), needs=[done, read], alone=True)
 
-    def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
-        """All agents' actions in all mini-batches; what counts those that are done."""
-        minibatches = range(self.minibatches)
-        done = [self._counters() for _ in minibatches]
+    def _record_actions(
+        self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int
+    ) -> list[list[int]]:
+        """All agents' actions in all mini-batches; counters of those that are done, by mini-batch and part of it."""
+        program, minibatches = self.program, range(self.minibatches)
+        count = 1 if self.joint_targets else self.parts
+        done = [[program.counter() for _ in range(count)] * (self.parts // count) for _ in minibatches]
         spans = [[actions(i, m) for i in range(self.spec.agents)] for m in minibatches]
         for part, rows in enumerate(parts):
             for m in minibatches:
                 for span in spans[m]:
-                    self.program.piece(span, tells=[done[m][part], read], rows=rows)
+                    program.piece(span, tells=[done[m][part], read], rows=rows)
         return done
 
-    def _counters(self) -> list[int]:
-        """One counter per part of a mini-batch."""
-        return [self.program.counter() for _ in range(self.parts)]
-
     def record_acting(self, seen: int, chosen: int, explore: bool) -> list[Span]:
-        """Operations of each agent's policy on observations (E, N, O), for actions (E, N, A)."""
+        """Operations of each agent's policy on observations (E, N, O), for actions (E, N, A): as in rollouts, or the
+        most likely ones."""
         program, spec, spans = self.program, self.spec, []
         width, size = spec.observation_size, spec.action_size
         for i in range(spec.agents):
@@ -143,7 +140,14 @@ class MADDPG:
                 span.every_chunk()
                 observation = Rows(seen + i * width, spec.agents * width, width)
                 head, action = self.rollout_actors[i].forward(observation)[-1], program.scratch(size)
-                (self.explore if explore else self.greedy)(action, head, i)
+                if explore:
+                    self.sample(action, head, i, i)
+                    if not spec.discrete and self.head_width == 1:  # a point of the box
+                        program.add_noise(action, spec.action_sizes[i], i, self.config.exploration_noise)
+                elif spec.discrete:
+                    program.greedy_choices(action, head, spec.action_sizes[i])
+                else:
+                    program.squash(action, head, spec.action_sizes[i])
                 program.copy(Rows(chosen + i * size, spec.agents * size, size), action)
             spans.append(span)
         return spans
@@ -155,7 +159,7 @@ class MADDPG:
                 with self.program.span() as span:
                     networks[number].transpose()
                     if networks is self.critics:
-                        self.transpose_own(networks[number], number // self.heads)
+                        self.transpose_own(networks[number])
                 self.program.piece(span, alone=True)
 
     # ---- an update ---------------------------------------------------------------------------------------------------
@@ -163,8 +167,7 @@ class MADDPG:
     def next_actions(self, i: int, m: int) -> Span:
         """Actions of the target policy of agent i for the next observations of mini-batch m."""
         program = self.program
-        with program.span() as span:
-            program.phase("target Q: next action")
+        with program.span("target Q: next action") as span:
             span.every_chunk()
             head = self.target_actors[i].forward(self.observation(self.next_joint, i, m))[-1]
             self.sample(self.action, head, i, self.stream(NEXT, i, m))
@@ -190,8 +193,7 @@ class MADDPG:
         """Mean squared error of the critics of agent i, and its gradients."""
         program, size = self.program, self.critics.shape.size
         loss = self.critic_gradients + self.heads * size
-        with program.span() as span:
-            program.phase("Q loss")
+        with program.span("Q loss") as span:
             program.clear(self.critic_gradients, self.heads * size + TAIL)
             self.before_targets(i)
             span.every_chunk()
@@ -211,8 +213,7 @@ class MADDPG:
         """Minus the value of agent i's fresh action to its own, already updated critic; others' actions as played."""
         program, loss = self.program, self.actor_gradients + self.actors.shape.size
         joint = self.redrawn if self.config.others == "current" else self.joint
-        with program.span() as span:
-            program.phase("P loss")
+        with program.span("P loss") as span:
             program.clear(self.actor_gradients, self.actors.shape.size + TAIL)
             span.every_chunk()
             outputs = self.actors[i].forward(self.observation(joint, i, self.own(i)))
@@ -243,7 +244,7 @@ class MADDPG:
             with program.temporary():
                 below = critic.backward(gradient, outputs, into=None)
                 transposed = self.own_transposed + critic.number * self.own_size
-                program.to_input(by_action, below, transposed, below.width, mask=None, add=head > 0)
+                program.to_input(by_action, below, transposed, mask=None, add=head > 0)
         return by_action
 
     def of_own_action(self, critic: Network, joint: int, action: Rows, i: int) -> list[Rows]:
@@ -258,16 +259,14 @@ class MADDPG:
             program.copy(whole, rows)
             program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
             return critic.forward(whole)
-        first, change = critic.layer(0, rows, relu=False), program.scratch(self.spec.action_size)
+        change = program.scratch(self.spec.action_size)
         program.subtract(change, action, self.played(joint, i, self.own(i)))
-        critic.add_product(first, change, self.own_column(i))
-        return critic.forward(rows, first)
+        return critic.forward(rows, change, self.own_column(i))
 
     def redraw_actions(self, i: int, m: int) -> Span:
         """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
         program = self.program
-        with program.span() as span:
-            program.phase("P loss")
+        with program.span("P loss") as span:
             span.every_chunk()
             head = self.actors[i].forward(self.observation(self.joint, i, m))[-1]
             self.sample(self.action, head, i, self.stream(REDRAWN, i, m))
@@ -279,45 +278,39 @@ class MADDPG:
     def step_critics(self, i: int, slot: int) -> Span:
         """The critics of agent i step, and their targets move."""
         program, size = self.program, self.critics.shape.size
-        with program.span() as span:
-            program.phase("Q loss")
+        with program.span("Q loss") as span:
             program.gather(self.summed, slot, self.parts, self.heads * size + TAIL)
             self.tell(i, self.summed + self.heads * size, 0)
             for head, critic in enumerate(self.critics_of(i)):
-                self.step(critic, self.summed + head * size)
-                self.transpose_own(critic, i)
+                critic.step(self.summed + head * size, self.config)
+                self.transpose_own(critic)
             program.phase("target update")
             for critic, target in zip(self.critics_of(i), self.critics_of(i, target=True), strict=True):
-                target.move_to(critic, self.config.target_period, self.config.tau)
+                target.move_to(critic, self.config)
         return span
 
     def step_actor(self, i: int, slot: int) -> Span:
         """The actor of agent i steps, and its target moves."""
         program, size = self.program, self.actors.shape.size
-        with program.span() as span:
-            program.phase("P loss")
+        with program.span("P loss") as span:
             program.gather(self.summed, slot, self.parts, size + TAIL)
             for place in range(1, len(self.losses)):
                 self.tell(i, self.summed + size + place - 1, place)
-            self.step(self.actors[i], self.summed)
+            self.actors[i].step(self.summed, self.config)
             self.step_temperature(i, self.summed + size)
             if self.has_target_actors:
                 program.phase("target update")
-                self.target_actors[i].move_to(self.actors[i], self.config.target_period, self.config.tau)
+                self.target_actors[i].move_to(self.actors[i], self.config)
         return span
 
     def step_temperature(self, i: int, tail: int) -> None:
         """MADDPG has no temperature."""
 
-    def step(self, network: Network, gradients: int) -> None:
-        """Clip the gradients, and let Adam step."""
-        network.step(gradients, self.config.clip, self.config.clip_by == "variable", self.config.learning_rate)
-
-    def transpose_own(self, critic: Network, i: int) -> None:
+    def transpose_own(self, critic: Network) -> None:
         """Update the transposed copy of the weights of the own action."""
-        layer, width = critic.shape.layers[0], self.spec.action_size
-        to = self.own_transposed + critic.number * self.own_size
-        self.program.transpose(to, critic.at + layer.weight, layer.inputs, self.own_column(i), width, layer.units)
+        layer, first = critic.shape.layers[0], self.own_column(critic.number // self.heads)
+        to, source = self.own_transposed + critic.number * self.own_size, critic.at + layer.weight
+        self.program.transpose(to, source, layer.inputs, first, self.spec.action_size, layer.units)
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 
@@ -338,19 +331,6 @@ class MADDPG:
             self.program.choices_backward(out, gradient, soft, head, size, weight, penalty, loss)
         else:
             self.program.squash_backward(out, gradient, action, head, size, weight, penalty, loss)
-
-    def explore(self, action: Rows, head: Rows, i: int) -> None:
-        """Actions for rollouts, with noise."""
-        self.sample(action, head, i, i)
-        if not self.spec.discrete:
-            self.program.add_noise(action, self.spec.action_sizes[i], i, self.config.exploration_noise)
-
-    def greedy(self, action: Rows, head: Rows, i: int) -> None:
-        """The most likely actions."""
-        if self.spec.discrete:
-            self.program.greedy_choices(action, head, self.spec.action_sizes[i])
-        else:
-            self.program.squash(action, head, self.spec.action_sizes[i])
 
     # ---- where things are --------------------------------------------------------------------------------------------
 
@@ -389,10 +369,8 @@ class MADDPG:
 
     def critics_of(self, i: int, target: bool = False) -> list[Network]:
         """The critics of agent i."""
-        stack = self.target_critics if target else self.critics
-        return [stack[i * self.heads + head] for head in range(self.heads)]
+        return [(self.target_critics if target else self.critics)[i * self.heads + k] for k in range(self.heads)]
 
     def tell(self, i: int, source: int, place: int) -> None:
         """Copy a loss to where it is read after the update."""
-        to = self.loss + place * self.spec.agents + i
-        self.program.copy(Rows(to, 1, 1), Rows(source, 1, 1))
+        self.program.copy(Rows(self.loss + place * self.spec.agents + i, 1, 1), Rows(source, 1, 1))

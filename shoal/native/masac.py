@@ -28,17 +28,14 @@ class MASAC(MADDPG):
     heads = 2
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        config: "LearnConfig",
-        hard: bool,
-        dtype: type = np.float32,
+        self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32,
         target_entropy: tuple[float, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`target_entropy` of each agent, where temperatures are learned."""
         self.head_width = 1 if spec.discrete else 2
         self.tf2, self.target_entropy = config.variant == "tf2", target_entropy
         self.policy_heads, self.has_target_actors = 1 if self.tf2 else 2, self.tf2
+        self.joint_targets = self.tf2  # of the mean entropy
         super().__init__(spec, config, hard, dtype)
 
     def _make_networks(self) -> None:
@@ -55,10 +52,6 @@ class MASAC(MADDPG):
         self.whole_entropy, self.whole_weight = program.alias(self.entropy), program.alias(self.weight)
         self.mean_entropy = program.own(1)
 
-    def _counters(self) -> list[int]:
-        """One counter per part of a mini-batch; one for all if targets need the mean entropy."""
-        return [self.program.counter()] * self.parts if self.tf2 else super()._counters()
-
     def record_derived(self) -> None:
         """Also the temperatures, where their logarithms are learned."""
         super().record_derived()
@@ -73,8 +66,7 @@ class MASAC(MADDPG):
         In the TF2 variant actions are the target policy's and the entropy the online policy's.
         """
         program, own = self.program, m == self.own(i)
-        with program.span() as span:
-            program.phase("target Q: next action")
+        with program.span("target Q: next action") as span:
             span.every_chunk()
             observation = self.observation(self.next_joint, i, m)
             if self.tf2:
@@ -101,8 +93,7 @@ class MASAC(MADDPG):
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """r + gamma (the smaller Q' + temperature * entropy of the agent's own policy)."""
         entropy = Rows(self.mean_entropy, 0, 1) if self.tf2 else Rows(self.entropy + i * self.batch, 1, 1)
-        bootstrap = self.bootstrap + i * self.batch
-        self.program.back_up(target, self.rewards(i), bootstrap, *next_q, entropy, self.alpha + i)
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, *next_q, entropy, self.alpha + i)
 
     def fresh_action(self, head: Rows, i: int) -> list[Rows]:
         """An action of the current policy, and what its gradient needs: a soft sample and probabilities, or noise."""
@@ -137,7 +128,6 @@ class MASAC(MADDPG):
     # ---- policies ----------------------------------------------------------------------------------------------------
 
     def sample(self, action: Rows, head: Rows, i: int, stream: int, soft: Rows | None = None) -> None:
-        """Actions of a policy, given its head."""
         if self.spec.discrete:
             super().sample(action, head, i, stream, soft)
         else:
@@ -164,7 +154,3 @@ class MASAC(MADDPG):
             self.program.choice_entropy(entropy, scratch, head, self.spec.action_sizes[i])
         else:
             self.sample_with_entropy(scratch, entropy, head, i, self.stream(ENTROPY, i, self.own(i)))
-
-    def explore(self, action: Rows, head: Rows, i: int) -> None:
-        """Actions for rollouts: samples."""
-        self.sample(action, head, i, i)

@@ -8,6 +8,7 @@ Products with transposed weights read copies in panels, which are updated after 
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from numpy.typing import NDArray
 from shoal.native.operations import Rows
 from shoal.native.program import Program, padded
 from shoal.native.tile import PANEL
+
+if TYPE_CHECKING:
+    from shoal.algorithms.config import LearnConfig
 
 Arrays = list[NDArray]  # weight (inputs, units), bias (1, units), weight, bias, …
 
@@ -51,8 +55,7 @@ class Shape:
         self.layers: list[Layer] = []
         at = transposed = 0
         for number, (inputs, units) in enumerate(pairwise(widths)):
-            last = value and number + 2 == len(widths)
-            self.layers.append(Layer(inputs, units, at, transposed, last))
+            self.layers.append(Layer(inputs, units, at, transposed, value and number + 2 == len(widths)))
             at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
         self.size = -(-at // PANEL) * PANEL
         self.transposed_size = max(transposed, 1)
@@ -118,30 +121,24 @@ class Network:
         if stack.learned:
             self.transposed = stack.transposed + number * self.shape.transposed_size
 
-    def forward(self, x: Rows, first: Rows | None = None) -> list[Rows]:
-        """The input and every layer's output, that of the `first` if it is known; a ReLU after all but the last."""
-        outputs = [x] if first is None else [x, first]
-        for k in range(len(outputs) - 1, len(self.shape.layers)):
-            outputs.append(self.layer(k, outputs[-1]))
+    def forward(self, x: Rows, change: Rows | None = None, column: int = 0) -> list[Rows]:
+        """The input and every layer's output; a ReLU after all but the last.
+
+        With a `change` of the columns of x from `column` on, the first layer's output is corrected by it.
+        """
+        program, outputs = self.program, [x]
+        for k, layer in enumerate(self.shape.layers):
+            weight, bias = self.at + layer.weight, self.at + layer.bias
+            out = program.vector() if layer.value else program.scratch(layer.units)
+            if layer.value:
+                program.dots(out, outputs[-1], weight, bias)
+            elif k == 0 and change is not None:
+                program.affine(out, x, weight, layer.inputs, bias, 0, relu=False)
+                program.affine(out, change, weight, layer.inputs, None, column, relu=True)
+            else:
+                program.affine(out, outputs[-1], weight, layer.inputs, bias, 0, relu=k + 1 < len(self.shape.layers))
+            outputs.append(out)
         return outputs
-
-    def layer(self, k: int, x: Rows, relu: bool = True) -> Rows:
-        """The output of layer k; `relu` is for hidden layers."""
-        layer = self.shape.layers[k]
-        weight, bias = self.at + layer.weight, self.at + layer.bias
-        if layer.value:
-            out = self.program.vector()
-            self.program.dots(out, x, weight, bias)
-        else:
-            out, relu = self.program.scratch(layer.units), relu and k + 1 < len(self.shape.layers)
-            self.program.affine(out, x, weight, layer.inputs, layer.units, bias, relu=relu)
-        return out
-
-    def add_product(self, out: Rows, x: Rows, first: int) -> None:
-        """out = ReLU(out + x W), with the rows of the first layer's W from `first` on."""
-        layer = self.shape.layers[0]
-        weight = self.at + layer.weight
-        self.program.affine(out, x, weight, layer.inputs, layer.units, None, first=first, count=x.width, relu=True)
 
     def backward(self, gradient: Rows, outputs: list[Rows], into: int | None) -> Rows:
         """The gradient before the first layer's ReLU, given that of the last output.
@@ -163,17 +160,16 @@ class Network:
             if layer.value:
                 program.outer(below, gradient, self.at + layer.weight, mask=x)
             else:
-                program.to_input(below, gradient, self.transposed + layer.transposed, layer.units, mask=x)
+                program.to_input(below, gradient, self.transposed + layer.transposed, mask=x)
             gradient = below
         return gradient
 
-    def step(self, gradients: int, clip: float, by_array: bool, rate: float) -> None:
+    def step(self, gradients: int, config: "LearnConfig") -> None:
         """Clip the gradients, array by array or those of the whole network, and let Adam step."""
-        base = self.number * self.shape.size
-        for first, size in self.shape.arrays() if by_array else [(0, self.shape.size)]:
-            at = base + first
+        for first, size in self.shape.arrays() if config.clip_by == "variable" else [(0, self.shape.size)]:
+            at = self.number * self.shape.size + first
             places = (self.stack.at + at, gradients + first, self.stack.mean + at, self.stack.square + at)
-            self.program.adam(*places, size, clip, rate)
+            self.program.adam(*places, size, config.clip, config.learning_rate)
         self.transpose()
 
     def transpose(self) -> None:
@@ -183,6 +179,6 @@ class Network:
                 to, source = self.transposed + layer.transposed, self.at + layer.weight
                 self.program.transpose(to, source, layer.inputs, 0, layer.inputs, layer.units)
 
-    def move_to(self, online: "Network", period: int, tau: float) -> None:
-        """Move this target towards an online network, once in `period` updates."""
-        self.program.move(self.at, online.at, self.shape.size, period, tau)
+    def move_to(self, online: "Network", config: "LearnConfig") -> None:
+        """Move this target towards an online network, once in `target_period` updates."""
+        self.program.move(self.at, online.at, self.shape.size, config.target_period, config.tau)

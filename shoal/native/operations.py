@@ -65,7 +65,6 @@ class Operation:
     """A compiled loop with what its parameters are."""
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
-        """`options` are numba's."""
         self.name = function.__name__
         self.loop = njit(nogil=True, error_model="numpy", **options)(function)
         parameters = list(inspect.signature(function).parameters.values())
@@ -94,7 +93,7 @@ class Operation:
         bound.apply_defaults()
         values = bound.arguments
         given_at = [values[name] for name in self.operands] + [NOWHERE] * (OPERANDS - len(self.operands))
-        operands = [operand.at if isinstance(operand, Rows) else operand for operand in given_at]
+        operands = [NOWHERE if operand is None else getattr(operand, "at", operand) for operand in given_at]
         fields = [self._field(name, values) for name in self.fields] + [0] * (FIELDS - len(self.fields))
         return [code, *operands, *fields]
 

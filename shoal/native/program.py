@@ -27,17 +27,16 @@ class Span:
     """The operations of a piece, while they are recorded: those that run once, then those of every chunk of rows, then
     those that publish what was computed."""
 
-    def __init__(self, program: "Program") -> None:
-        self.program = program
-        self.marks = [program.mark()]
+    def __init__(self, ops: list[list[int]]) -> None:
+        self._ops, self.marks = ops, [len(ops)]
 
     def every_chunk(self) -> None:
         """What follows runs for every chunk."""
-        self.marks.append(self.program.mark())
+        self.marks.append(len(self._ops))
 
     def publish(self) -> None:
         """What follows runs once, on all rows of the piece, when they are done; it may write shared memory."""
-        self.marks.append(self.program.mark())
+        self.marks.append(len(self._ops))
 
 
 class Program:
@@ -68,8 +67,7 @@ class Program:
 
     def array(self, values: NDArray, stride: int = 0) -> int:
         """Shared memory that starts with these values."""
-        operand = self.buffer(stride)
-        self.arrays[operand >> OFFSET_BITS] = aligned(values.size, self.dtype)
+        operand = self.zeros(values.size, stride)
         self.values(operand)[:] = values.reshape(-1)
         return operand
 
@@ -101,17 +99,17 @@ class Program:
 
     def scratch(self, width: int) -> Rows:
         """A thread's rows for a chunk, free again at the end of the `temporary` block."""
-        return self._taken(Rows(0, padded(width), width))
+        return self._taken(width, padded(width))
 
     def vector(self) -> Rows:
         """The same with one number per row, close together."""
-        return self._taken(Rows(0, 1, 1))
+        return self._taken(1, 1)
 
-    def _taken(self, rows: Rows) -> Rows:
-        at = self._scratch + self._scratch_used
-        self._scratch_used += -(-self.chunk * rows.ld // LINE) * LINE
-        self.private[self._scratch >> OFFSET_BITS] = max(self.private[self._scratch >> OFFSET_BITS], self._scratch_used)
-        return rows._replace(at=at)
+    def _taken(self, width: int, ld: int) -> Rows:
+        at, buffer = self._scratch + self._scratch_used, self._scratch >> OFFSET_BITS
+        self._scratch_used += -(-self.chunk * ld // LINE) * LINE
+        self.private[buffer] = max(self.private[buffer], self._scratch_used)
+        return Rows(at, ld, width)
 
     @contextmanager
     def temporary(self) -> Iterator[None]:
@@ -127,26 +125,19 @@ class Program:
         self.counted.append(0)
         return len(self.counted) - 1
 
-    def mark(self) -> int:
-        """The place of the next operation."""
-        return len(self._ops)
-
     @contextmanager
-    def span(self) -> Iterator[Span]:
-        """Record the operations of a piece."""
-        span, self._scratch_used = Span(self), 0
+    def span(self, phase: str = "") -> Iterator[Span]:
+        """Record the operations of a piece, which begins with this phase."""
+        span, self._scratch_used = Span(self._ops), 0
+        if phase:
+            self.phase(phase)
         yield span
-        span.marks += [self.mark()] * (4 - len(span.marks))
+        span.marks += [len(self._ops)] * (4 - len(span.marks))
 
     def piece(
-        self,
-        span: Span,
-        tells: Sequence[int] = (),
-        needs: Sequence[int] = (),
-        rows: tuple[int, int] = (0, 1),
-        slot: int = NOWHERE,
-        alone: bool = False,
-    ) -> None:
+        self, span: Span, tells: Sequence[int] = (), needs: Sequence[int] = (), rows: tuple[int, int] = (0, 1),
+        slot: int = NOWHERE, alone: bool = False,
+    ) -> None:  # fmt: skip
         """Add a piece: these operations on these rows, once everything that the counters `needs` count is done.
 
         When it is done it counts for `tells`; of either there are at most two. Its gradients are left in `slot`, if
@@ -162,8 +153,7 @@ class Program:
         for counter in tells:
             self.counted[counter] += 1
         buffer = self.slots[slot] >> OFFSET_BITS if slot >= 0 else NOWHERE
-        first, second = [*needs, NOWHERE, NOWHERE][:2]
-        told = [*tells, NOWHERE, NOWHERE][:2]
+        (first, second), told = ([*counters, NOWHERE, NOWHERE][:2] for counters in (needs, tells))
         self._pieces.append([*span.marks, *rows, first, 0, second, 0, *told, slot, buffer, int(alone)])
 
     def new_slots(self, gradients: int, count: int) -> int:
@@ -181,7 +171,6 @@ class Program:
 
     @property
     def piece_count(self) -> int:
-        """Pieces so far."""
         return len(self._pieces)
 
     def ops(self) -> NDArray[np.int64]:
@@ -203,41 +192,32 @@ class Program:
             self.phases.append(name)
         self.begin_phase(self.phases.index(name))
 
-    def affine(
-        self, out: Rows, x: Rows, weight: int, inputs: int, units: int, bias: int | None, *,
-        first: int = 0, count: int | None = None, relu: bool = False,
-    ) -> None:  # fmt: skip
-        """out = x W + bias, or with no bias out += x W; then a ReLU. W (inputs, units) is in panels.
-
-        With `count`, x has that many columns, and only so many rows of W from `first` on are used.
-        """
+    def affine(self, out: Rows, x: Rows, weight: int, inputs: int, bias: int | None, first: int, relu: bool) -> None:
+        """out = x W + bias, or with no bias out += x W; then a ReLU. W is in panels of `inputs` rows, of which those
+        from `first` on are used, one per column of x."""
         self.product(
-            out, out.ld, 0, x, x.ld, 1, weight, 0, inputs, first, NOWHERE, inputs if count is None else count,
-            padded(units), NOWHERE if bias is None else bias, NOWHERE, ADD if bias is None else BIAS,
-            RELU if relu else PLAIN,
+            out, x, weight, x.ld, 1, x.width, padded(out.width), b_rows=inputs, b_first=first, bias=bias,
+            start=ADD if bias is None else BIAS, end=RELU if relu else PLAIN,
         )  # fmt: skip
 
-    def to_input(
-        self, out: Rows, gradient: Rows, transposed: int, units: int, mask: Rows | None, add: bool = False
-    ) -> None:
+    def to_input(self, out: Rows, gradient: Rows, transposed: int, mask: Rows | None, add: bool = False) -> None:
         """out = gradient W', zero where the mask is not positive, or out += it; W' (units, inputs) is in panels."""
         assert mask is None or mask.ld == out.ld
+        units, end = gradient.width, PLAIN if mask is None else MASK
         self.product(
-            out, out.ld, 0, gradient, gradient.ld, 1, transposed, 0, units, 0, NOWHERE, units, padded(out.width),
-            NOWHERE, NOWHERE if mask is None else mask, ADD if add else ZERO, PLAIN if mask is None else MASK,
+            out, gradient, transposed, gradient.ld, 1, units, padded(out.width), b_rows=units, mask=mask,
+            start=ADD if add else ZERO, end=end,
         )  # fmt: skip
 
     def outer(self, out: Rows, gradient: Rows, weight: int, mask: Rows) -> None:
         """out = gradient (one number per row) times a vector of weights, zero where the mask is not positive."""
         width = padded(out.width)
-        self.product(out, out.ld, 0, gradient, 1, 0, weight, width, 0, 0, NOWHERE, 1, width, NOWHERE, mask, ZERO, MASK)
+        self.product(out, gradient, Rows(weight, width, width), 1, 0, 1, width, mask=mask, end=MASK)
 
     def to_weight(self, at: int, x: Rows, gradient: Rows) -> None:
         """W's gradient, in panels, += x' gradient."""
-        self.product(
-            at, 0, x.width, x, 1, x.ld, gradient, gradient.ld, 0, 0, x.width, NOWHERE, padded(gradient.width),
-            NOWHERE, NOWHERE, ADD, PLAIN,
-        )  # fmt: skip
+        columns = padded(gradient.width)
+        self.product(at, x, gradient, 1, x.ld, NOWHERE, columns, m=x.width, c_rows=x.width, start=ADD)
 
     def add_columns(self, at: int, x: Rows, by: Rows | None = None) -> None:
         """at += the sum of the rows, each times a number of `by`."""

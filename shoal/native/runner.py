@@ -65,16 +65,13 @@ class Runner:
         zero, counters = np.zeros(1, self.program.dtype), np.zeros(2, np.int64) if counters is None else counters
         return Rounds(Tables(zero, self._ops, pieces, self._strides, self._slots, state, claims, counts, counters))
 
-    def bind(self, arrays: Mapping[int, NDArray]) -> None:
-        """Let buffers be these arrays, for all threads that run rounds from now on."""
+    def bind(self, arrays: Mapping[int, NDArray], alone: bool = False) -> None:
+        """Let buffers be these arrays, for all threads that run rounds from now on, or for the calling one `alone`."""
         if any(array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays.values()):
             raise TypeError(f"arrays must be contiguous {self.program.dtype}")
-        self._bound = arrays
-        self.bind_alone(arrays)
-
-    def bind_alone(self, arrays: Mapping[int, NDArray]) -> None:
-        """Let buffers be these arrays, for rounds that the calling thread runs alone."""
         self._memory[0].bind(arrays)
+        if not alone:
+            self._bound = arrays
 
     def run(self, rounds: Rounds, alone: bool = False) -> None:
         """Do all pieces once, unless `alone` with the help of other threads, which are not waited for."""
@@ -114,7 +111,7 @@ class Runner:
         """
         try:
             number = rounds.number
-            bound = self._bound
+            bound = self._bound  # kept until the end
             memory.bind(bound)
             self.work(rounds.tables, memory.own, number, self.program.chunk, True)
         except Exception as error:
@@ -137,8 +134,7 @@ class Runner:
     @property
     def network_bytes(self) -> int:
         """Bytes of what all threads share: networks with Adam's moments and transposed copies, and little else."""
-        distinct = {array.ctypes.data: array.nbytes for array in self.program.arrays.values()}
-        return sum(distinct.values())
+        return sum({array.ctypes.data: array.nbytes for array in self.program.arrays.values()}.values())
 
     @property
     def working_bytes(self) -> int:
@@ -147,19 +143,14 @@ class Runner:
         return private + sum(array.nbytes for array in self._slot_arrays)
 
 
-def compile_native() -> None:
-    """Compile what updates and acting run, or load it from the cache."""
-    runner = Runner(Program(np.float32, 1, 1))
-    runner.run(runner.rounds())
-
-
 @cache
 def why_unusable() -> str | None:
-    """Why native code cannot run on this machine; None if it can, and then it is compiled."""
+    """Why native code cannot run on this machine; None if it can, and then it is compiled or loaded from the cache."""
     if host_plan() is None:
         return "this processor has no vector instructions that native code knows"
     try:
-        compile_native()
+        runner = Runner(Program(np.float32, 1, 1))
+        runner.run(runner.rounds())
     except Exception as error:  # numba and LLVM have many
         return f"numba cannot compile it here ({(str(error).splitlines() or [type(error).__name__])[0][:100]})"
     return None

@@ -15,8 +15,7 @@ from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.policy import MASKED, Policy
-from shoal.networks import Actors
-from shoal.networks.actors import log_deviation
+from shoal.networks.actors import Actors, log_deviation
 from shoal.policies.torch_policy import STATES, StatesFrom, TorchPolicy, choices_kl, collect_states, gaussians_kl
 from shoal.policies.trained import Array, world_config, world_settings
 from shoal.quantization.export import from_team

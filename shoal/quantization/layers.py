@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
 from shoal.inference.layers import Conv2d, Layer, Linear
-from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.stacked import LayerQuantizer
+from shoal.networks.critics import JointCritics
+from shoal.networks.stacked import LayerQuantizer, StackedMLP
 from shoal.quantization.affine import check_finite
 from shoal.quantization.quantizer import Quantizer
 

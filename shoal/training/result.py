@@ -146,8 +146,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         line |= {"evaluate/return_mean": evaluation.mean, "evaluate/return_ci95": evaluation.ci95}
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
-        named = flat(by_player({"plain": evaluation}), "plain")
-        line |= {f"evaluate/{name}": value for name, value in named.items()}
+        line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
     return {
         **line,
         "seconds": seconds,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from shoal.compiled import njit
-from shoal.native.arithmetic import gumbel_exponential, key_of, normal
+from shoal.native.arithmetic import key_of, log, normal, uniform
 
 
 @njit(cache=True)
@@ -16,6 +16,6 @@ def fill_noise(out, kind, seed, moment, stream, width):  # type: ignore[no-untyp
         for a in range(out.shape[1]):
             counter = r * width + a
             if kind == 0:
-                out[r, a] = -math.log(np.float64(gumbel_exponential(key, counter)))
+                out[r, a] = -math.log(np.float64(-log(uniform(key, counter))))
             else:
                 out[r, a] = normal(key, counter)

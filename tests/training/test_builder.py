@@ -101,10 +101,10 @@ def test_reasons_against_native_code(monkeypatch):
     assert "no vector instructions" in native_runner.why_unusable.__wrapped__()
     monkeypatch.undo()
 
-    def failing():
+    def failing(program):
         raise RuntimeError("LLVM says no\nat length")
 
-    monkeypatch.setattr(native_runner, "compile_native", failing)
+    monkeypatch.setattr(native_runner, "Runner", failing)
     assert native_runner.why_unusable.__wrapped__() == "numba cannot compile it here (LLVM says no)"
 
 
