@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from shoal.numerics.mac.tile_kernels import (
     WIDER,
     FloatParameters,
     IntParameters,
-    make_tile,
 )
 from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit
 from shoal.numerics.rounding.plan import FLOAT32, FLOAT64, Carrier
@@ -63,12 +62,6 @@ class Fast(NamedTuple):
     """Whether subnormal float32 numbers may occur."""
     dtype: type
     """Type of the numbers."""
-
-
-@lru_cache(maxsize=128)
-def tile(kind: int) -> Any:
-    """The compiled tile for a kind."""
-    return make_tile(kind)
 
 
 @lru_cache(maxsize=256)
@@ -116,9 +109,8 @@ def _fast(unit: MacUnit, count: bool, what: int, carrier: Carrier) -> Fast | Non
         if order & KAHAN and not free:
             return None  # an infinite compensation would not be seen
         kind = ROUGH | order | (COUNT if count else 0) | (FREE if free else 0) | MODE * NATIVE
-        zeros = len(FloatParameters._fields), len(IntParameters._fields)
-        none = np.zeros(zeros[0], np.float32), np.zeros(zeros[1], np.int32)
-        return Fast(kind, 1.0, *none, not free, True, np.float32)
+        floats, ints = (np.zeros(len(kinds._fields)) for kinds in (FloatParameters, IntParameters))
+        return Fast(kind, 1.0, floats.astype(np.float32), ints.astype(np.int32), not free, True, np.float32)
     shift = sums.fraction if isinstance(sums, FixedFormat) else 0
     product = _product(unit, shift, carrier)
     if product is None:

@@ -74,16 +74,14 @@ right: Any = _shift("lshr")
 
 
 @intrinsic
-def _float_bits(_typing: Any, k: Any) -> Any:
+def float_bits(_typing: Any, k: Any) -> Any:
+    """float_bits(k): the bits of k as a floating-point number."""
+
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         kind = ir.FloatType() if k.bitwidth == 32 else ir.DoubleType()
         return builder.bitcast(builder.sitofp(arguments[0], kind), arguments[0].type)
 
     return k(k), generate
-
-
-float_bits: Any = _float_bits
-"""float_bits(k): the bits of k as a floating-point number."""
 
 
 # ---- one number ------------------------------------------------------------------------------------------------------
@@ -327,14 +325,3 @@ def _by_chance_in_gap(
             random = np.int64(right(number, T(c.width - 1 - bits)))
             up = up_in_gap(c, e, sig, random, plan, bits, variant)
             y[i] = finish(c, x[i], u, T(plan.smallest) if up else T(0), plan)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def count_nans(x: NDArray[Any]) -> int:
-    """The number of NaN."""
-    c = bits_of(x.dtype.type)
-    T = c.T
-    nans = T(0)
-    for i in range(x.size):
-        nans = T(nans + T(T(x[i] & c.magnitude) > c.infinity))
-    return int(nans)
