@@ -68,7 +68,7 @@ def _rounded_product(exact: Fraction, multiplier: FloatMultiplier, events: Event
     """CFG 1 and 2: the magnitude of the product, rounded."""
     product, rounding = multiplier.product, multiplier.product_rounding
     if not multiplier.encoding.subnormal_outputs:
-        smallest, seen = Fraction(multiplier.smallest_normal), abs(exact)
+        smallest, seen = Fraction(product.min_normal), abs(exact)
         if multiplier.flush == "after-rounding":
             scale = Fraction(2) ** exponent_of(abs(exact))  # rounded in [1, 2), where nothing underflows
             wide = FloatFormat(8, product.mantissa)

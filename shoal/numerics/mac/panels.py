@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, call_tile, group_of
-from shoal.numerics.rounding.kernels import random_word
+from shoal.numerics.rounding.kernels import intrinsic, random_word
 
 TILE = ROWS * COLUMNS
 LEVELS = 40

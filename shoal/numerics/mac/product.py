@@ -292,7 +292,8 @@ class Product:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
             events, levels = np.zeros(2, np.int64), panels.LEVELS if chosen.kind & TREE else 1
-            sums, stack = (np.zeros(tiles * panels.TILE, chosen.dtype) for tiles in (1, levels))
+            sums: NDArray[Any] = np.zeros(panels.TILE, chosen.dtype)
+            stack: NDArray[Any] = np.zeros(levels * panels.TILE, chosen.dtype)
             rows, keys = np.zeros(ROWS, np.int64), np.zeros(panels.TILE, np.uint32)
             seen = np.zeros(3 * panels.TILE, np.int32)
             scratch = Scratch(sums, rows, stack, keys, seen)

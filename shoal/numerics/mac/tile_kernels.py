@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from shoal.compiled import cfunc
 from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints
+from shoal.numerics.rounding.kernels import intrinsic
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
 from shoal.system.tiles import I32, I64, load, splat, store
 

@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.extending import intrinsic, overload
+from numba import extending
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.rounding.plan import FLOAT32, FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, Keys
+
+intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
 
 M0, M1 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
 S0, S1, S2 = np.int32(SHIFTS[0]), np.int32(SHIFTS[1]), np.int32(SHIFTS[2])
@@ -47,7 +49,7 @@ def bits_of(T: Any) -> Any:
     """The carrier whose bit patterns are of type T; all its numbers are constants."""
 
 
-@overload(bits_of, strict=False)
+@extending.overload(bits_of, strict=False)
 def _bits_of(T: Any) -> Any:
     width = T.dtype.bitwidth
     mantissa, lowest, highest = FLOAT32 if width == 32 else FLOAT64
