@@ -38,9 +38,7 @@ class MacStats:
     """Nonzero results that became zero."""
 
     def __add__(self, other: "MacStats") -> "MacStats":
-        return MacStats(
-            *(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
-        )
+        return MacStats(*map(add, vars(self).values(), vars(other).values()))
 
 
 def matmul(

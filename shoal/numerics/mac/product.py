@@ -88,12 +88,10 @@ class Operand:
     def matrices(self) -> Tensor:
         """As a tensor (batch or 1, lines, steps); copied only if strides cannot express it."""
         merged = [_merged(axes) for axes in self.axes]
-        if not self.copies.startswith("windows") and all(
-            len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged
-        ):
-            pairs = [axes[0] if axes else (1, 0) for axes in merged]
-            first = self.numbers.storage_offset() + self.first
-            return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], first)
+        in_place = all(len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged)
+        if in_place and not self.copies.startswith("windows"):
+            sizes, strides = zip(*(axes[0] if axes else (1, 0) for axes in merged), strict=True)
+            return self.numbers.as_strided(sizes, strides, self.numbers.storage_offset() + self.first)
         view = self.view(np.float32 if self.numbers.dtype == torch.float32 else np.float64)
         by_steps = self.copies.endswith("steps")
         if by_steps:
@@ -223,17 +221,14 @@ class Product:
         if bound * self.depth * -(-self.depth // piece) > step * 2.0**105:  # what sums of pieces lose may have 53 bits
             return None
         a, b = (operand.matrices().double() for operand in (self.a, self.b))
-        high = np.zeros((self.batch, self.rows, self.columns))
-        low = np.zeros_like(high)
+        high, low = np.zeros((2, self.batch * self.rows * self.columns))
         for k in range(0, self.depth, piece):
             part = np.matmul(a[..., k : k + piece].numpy(), b[..., k : k + piece].mT.numpy())
-            kernels.add_exactly(high.reshape(-1), low.reshape(-1), part.reshape(-1))
+            kernels.add_exactly(high, low, part.reshape(-1))
         threads = self.threads if high.size > ALONE_COPYING else 1
-        for events in share_out(
-            kernels.round_sums, high.size, threads, high.reshape(-1), low.reshape(-1), rules, self.keys
-        ):
+        for events in share_out(kernels.round_sums, high.size, threads, high, low, rules, self.keys):
             counts += events
-        return torch.from_numpy(high)
+        return torch.from_numpy(high.reshape(self.batch, self.rows, self.columns))
 
     def _outputs(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
@@ -245,9 +240,7 @@ class Product:
         unknown = rows[outputs // self.columns] | columns[outputs % self.columns]
         for chosen, counted in ((outputs[~unknown], slice(None)), (outputs[unknown], slice(kernels.NANS, None))):
             given = (a, b, result, chosen, mac_plan(self.unit), first, self.keys)
-            for events in share_out(
-                kernels.multiply_outputs, chosen.size, min(self.threads, max(1, chosen.size)), *given
-            ):
+            for events in share_out(kernels.multiply_outputs, chosen.size, min(self.threads, chosen.size), *given):
                 counts[counted] += events[counted]
 
     @staticmethod
@@ -271,10 +264,9 @@ class Product:
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64], finite: bool) -> Tensor | None:
         """The result by the fast loops; None if the processor flushes subnormals that are needed."""
         a, b = self.a.view(chosen.dtype), self.b.view(chosen.dtype)
-        number = np.float32 if self.dtype == torch.float32 else np.float64
-        result = np.empty(self.batch * self.rows * self.columns, number)
+        result = torch.empty(self.batch * self.rows * self.columns, dtype=self.dtype)
         batch, rows, columns = (offsets(axes) for axes in self.place)
-        c = View(result, batch, rows, columns)
+        c = View(result.numpy(), batch, rows, columns)
         scale = chosen.dtype(chosen.scale)
         bad = [np.zeros((0, 0), bool)] * 2
         if not finite:
@@ -284,9 +276,8 @@ class Product:
         totals: list[NDArray[np.int64]] = []
         column_panels = -(-self.columns // COLUMNS)
         most = max(1, PACKED // (b.batch.size * (self.depth + 1) * COLUMNS))
-        packed: NDArray[Any] = np.empty(
-            b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS, chosen.dtype
-        )
+        numbers = b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS
+        packed: NDArray[Any] = np.empty(numbers, chosen.dtype)
 
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
@@ -318,7 +309,7 @@ class Product:
         counts[[kernels.SATURATED, kernels.UNDERFLOWED]] += np.sum(totals, axis=0)
         if not finite or (chosen.marks and again.any()):
             self._again(c, again if chosen.marks else None, bad, counts)
-        return torch.from_numpy(result)
+        return result
 
     def _layout(self, first_panel: int, last_panel: int) -> Layout:
         """The work on these panels of columns, in items of similar size."""

@@ -260,7 +260,7 @@ def _vanished(before: Floats, after: Floats) -> Ints:
 
 
 def _mix(x: Ints) -> Ints:
-    """As in `mac/kernels.py`."""
+    """The rounds of a random word without keys."""
     x = (x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]
     x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
     return x ^ (x >> SHIFTS[2])
@@ -291,10 +291,10 @@ class _Tile:
         )  # fmt: skip
         self.rules = _Rules(
             kind,
-            FloatParameters(
-                *(Floats(builder, self._splat(floats, I64(n))) for n in range(len(FloatParameters._fields)))
+            FloatParameters._make(
+                Floats(builder, self._splat(floats, I64(n))) for n in range(len(FloatParameters._fields))
             ),
-            IntParameters(*(Ints(builder, self._splat(ints, I64(n))) for n in range(len(IntParameters._fields)))),
+            IntParameters._make(Ints(builder, self._splat(ints, I64(n))) for n in range(len(IntParameters._fields))),
         )
         height, width = group_of(kind)
         self.rows = [builder.load(self._at(rows, I64(row))) for row in range(height)]

@@ -87,15 +87,9 @@ def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction,
 
 
 def round_magnitude(
-    magnitude: Fraction,
-    negative: bool,
-    format: Scalar,
-    rounding: str,
-    underflow: str,
-    random: int,
-    random_bits: int,
-    variant: str,
-) -> Fraction:
+    magnitude: Fraction, negative: bool, format: Scalar, rounding: str, underflow: str,
+    random: int, random_bits: int, variant: str,
+) -> Fraction:  # fmt: skip
     """The neighbour that the rounding chooses."""
     below: FloatFormat | None = None
     if underflow == "truncate" and isinstance(format, FloatFormat) and format.subnormals != "gradual":
