@@ -200,11 +200,13 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
     around = fit((path.accumulator.width,))
     grown = (pes / tables.SYSTEM_PES - 1) * float(fit.coefficients[1]) * path.accumulator.width
     if _key(path) == _key(datapath_of("fp32")):  # with DSPs or without
-        (luts, blocks), known = tables.SYSTEM.rows["fp32+fp32"], tables.SYSTEM_PES
-        for used, dsps in (tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"]):
-            luts, blocks = luts - known * used, blocks - known * dsps  # the slides do not explain these, one per PE
-        luts, blocks = pes * unit.luts + luts + grown, pes * unit.dsps + round(blocks * pes / known)
-        return Area(luts, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row")
+        parts = tables.SYSTEM.rows["fp32+fp32"], tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"]
+        # The FP32 system minus its array; the slides do not explain its DSPs (one per PE).
+        luts, blocks = (total - tables.SYSTEM_PES * (m + a) for total, m, a in zip(*parts, strict=True))
+        blocks = pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
+        return Area(
+            pes * unit.luts + luts + grown, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row"
+        )
     anchor = datapath_of("E5M2:5")
     if _key(path) == _key(replace(anchor, accumulator=path.accumulator)):
         between = around.inside and accumulator.kind != "extrapolated" and pes == tables.SYSTEM_PES

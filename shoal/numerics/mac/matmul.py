@@ -5,6 +5,7 @@
 
 import math
 from dataclasses import dataclass
+from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
@@ -83,7 +84,7 @@ def matmul(
     check_memory(f"{tuple(x.shape)} × {tuple(y.shape)}", _needed(x, y, batch, unit, stats), "pieces need less")
     formats = unit.multiplier.formats
     operands = [_operand(t, formats[n], unit.nan, cast, threads) for n, t in enumerate((x, y))]
-    first, second = _matrices(*operands, batch)
+    first, second = _matrices(operands[0], operands[1], batch)
     result, happened = multiply(unit, Operand.of(first), Operand.of(second.mT), stats, chosen, threads)
     result = result.reshape(*batch, x.shape[-2], y.shape[-1])
     given = result if isinstance(a, Tensor) else result.numpy()
