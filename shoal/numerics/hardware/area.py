@@ -193,7 +193,7 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
     of both multipliers count; with that one they cancel. For another number of PEs, the part of the surroundings that
     depends on the output width is assumed to grow in proportion.
     """
-    row = {_key(datapath_of(name)): row for name, row in tables.SYSTEM.rows.items()}.get(_key(path))
+    row = {_key(datapath_of(name)): known for name, known in tables.SYSTEM.rows.items()}.get(_key(path))
     if row and pes == tables.SYSTEM_PES and (dsps or not _wide(path)):
         return Area(*row, "tabulated", 0.0, tables.SYSTEM.source)
     fit = _surroundings_fit()
