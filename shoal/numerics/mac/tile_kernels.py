@@ -143,8 +143,11 @@ class _Rules:
             r = self._nearest(s, self.ints.dropped, self.ints.lowest_field if self.kind & VANISH else None)
             if self.kind & (VANISH | KAHAN):
                 r = (r.bits() | (s.bits() & self.carrier.sign)).as_floats()
+        elif x is None or y is None:
+            r = self._from_odd(s.bits(), word)
         else:
-            r = self._from_odd(s.bits() if x is None or y is None else _to_odd(s, x, y), word)
+            other = s - x
+            r = self._from_odd(_odd(s, (x - (s - other)) + (y - other)), word)
         vanished = [_vanished(s, r)] if self.kind & COUNT and self.kind & VANISH else []
         if self.kind & FREE:
             return r, [], vanished
@@ -239,12 +242,6 @@ class _Rules:
     def _flush(self, p: Floats, threshold: Floats) -> Floats:
         small = (p.bits() & self.carrier.magnitude).as_floats().where("<", threshold)
         return (p.bits() & (~small | self.carrier.sign)).as_floats()
-
-
-def _to_odd(s: Floats, x: Floats, y: Floats) -> Ints:
-    """The bits of x + y rounded to odd; s is x + y to nearest."""
-    other = s - x
-    return _odd(s, (x - (s - other)) + (y - other))
 
 
 def _odd(s: Floats, error: Floats) -> Ints:
