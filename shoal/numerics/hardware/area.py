@@ -202,10 +202,10 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
     if _key(path) == _key(datapath_of("fp32")):  # with DSPs or without
         parts = tables.SYSTEM.rows["fp32+fp32"], tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"]
         # The FP32 system minus its array; the slides do not explain its DSPs (one per PE).
-        luts, blocks = (total - tables.SYSTEM_PES * (m + a) for total, m, a in zip(*parts, strict=True))
+        rest, blocks = (total - tables.SYSTEM_PES * (m + a) for total, m, a in zip(*parts, strict=True))
         blocks = pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
         return Area(
-            pes * unit.luts + luts + grown, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row"
+            pes * unit.luts + rest + grown, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row"
         )
     anchor = datapath_of("E5M2:5")
     if _key(path) == _key(replace(anchor, accumulator=path.accumulator)):
