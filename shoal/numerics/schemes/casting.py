@@ -111,14 +111,14 @@ class SchemeCasts:
         return partial(self._read_weight, layer) if kind == WEIGHTS else partial(self._read, kind, layer)
 
     def holds(self, kind: str, operand: Scalar) -> bool:
-        """Whether a unit's operand format has all values of the role's cast."""
+        """Whether a unit's operand format has all values of the role's cast, its infinities and NaN included."""
         cast = self._casts.get(kind)
         if cast is None or cast.squeeze or not holds(operand, cast.element):
             return False
         if not isinstance(cast.element, FloatFormat):
             return True
         infinities, nans = (operand.infinities, operand.nans) if isinstance(operand, FloatFormat) else (False, False)
-        return cast.element.infinities <= infinities and cast.element.nans <= nans  # it needs them, too
+        return cast.element.infinities <= infinities and cast.element.nans <= nans
 
     def in_blocks(self, kinds: Iterable[str]) -> bool:
         """Whether an operand of these kinds has blocks."""
