@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from shoal.errors import UserError, check_choice, check_range, whole_number
+from shoal.errors import UserError, check_choice, whole_number
 from shoal.numerics.formats.encodings import Encoding, encoding, operand_format
 from shoal.numerics.formats.notation import UNIT_EXAMPLES, parse, unit_parts
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar, brackets, truth
@@ -85,11 +85,6 @@ class FloatMultiplier:
         return encoding(self.cfg)
 
     @property
-    def format(self) -> FloatFormat:
-        """The operand format as decoded; of two, the first."""
-        return self.a
-
-    @property
     def formats(self) -> tuple[FloatFormat, FloatFormat]:
         """Both operand formats."""
         return self.a, self.a if self.b is None else self.b
@@ -108,14 +103,9 @@ class FloatMultiplier:
         return FloatFormat(*product_bits(a, b, exact=True), bias, subnormals, nans=chosen.nan_code)
 
     @property
-    def smallest_normal(self) -> float:
-        """CFG-2: smaller results become 0."""
-        return self.product.min_normal
-
-    @property
     def name(self) -> str:
         """E5M2:5, or E4M3*E5M2:5 for two operand formats; without the switches."""
-        a, b = (_plain(format) for format in self.formats)
+        a, b = (replace(format, nans=True, subnormals="gradual") for format in self.formats)
         first, second = (repr(format).partition("(") for format in (a, b))
         one = f"{first[0]}:{self.cfg}{first[1]}{first[2]}"
         return one if a == b else f"{a!r}*{second[0]}:{self.cfg}{second[1]}{second[2]}"
@@ -156,11 +146,6 @@ class FixedMultiplier:
             raise UserError(f"An exact product of {self} needs more than {CARRIER_BITS} bits; leave it rounded.")
         if self.rounded and self.product.width > 32:
             raise UserError(f"A rounded product has at most 32 bits, not {self.product.width} as {self.product}.")
-
-    @property
-    def format(self) -> FixedFormat:
-        """The operand format; of two, the first."""
-        return self.a
 
     @property
     def formats(self) -> tuple[FixedFormat, FixedFormat]:
@@ -239,7 +224,7 @@ class MacUnit:
         if fixed and self.order == "kahan":
             raise UserError("order 'kahan' compensates rounded sums, but fixed-point sums are exact.")
         object.__setattr__(self, "fused", not fixed if self.fused is None else self.fused)
-        check_range("random_bits", whole_number("random_bits", self.random_bits), 1, 32)
+        whole_number("random_bits", self.random_bits, 1, 32)
         self._check_feed()
 
     def _check_feed(self) -> None:
@@ -310,18 +295,12 @@ def parse_mac(text: str) -> MacUnit:
 def _order(order: object) -> str:
     """`order` in its canonical form, with the n of `chunked(n)` checked."""
     text = str(order).replace(" ", "")
-    match = re.fullmatch(r"chunked\((\d{1,18})\)", text)
-    if not match:
-        check_choice("order", text, ORDERS[:-1] if text in ORDERS[:-1] else ORDERS)
-        if text == "chunked(n)":
-            raise UserError("order 'chunked(n)' needs a number of products, such as chunked(64).")
-        return text
-    check_range("products per chunk", int(match.group(1)), 1, 2**31)
-    return f"chunked({int(match.group(1))})"
-
-
-def _plain(format: FloatFormat) -> FloatFormat:
-    return replace(format, nans=True, subnormals="gradual")
+    if match := re.fullmatch(r"chunked\((\d{1,18})\)", text):
+        return f"chunked({whole_number('products per chunk', int(match[1]), 1, 2**31)})"
+    check_choice("order", text, ORDERS)
+    if text == "chunked(n)":
+        raise UserError("order 'chunked(n)' needs a number of products, such as chunked(64).")
+    return text
 
 
 def _switches(value: object) -> dict[str, object]:
