@@ -85,6 +85,11 @@ class FloatMultiplier:
         return encoding(self.cfg)
 
     @property
+    def format(self) -> FloatFormat:
+        """The operand format as decoded; of two, the first."""
+        return self.a
+
+    @property
     def formats(self) -> tuple[FloatFormat, FloatFormat]:
         """Both operand formats."""
         return self.a, self.a if self.b is None else self.b
@@ -101,6 +106,11 @@ class FloatMultiplier:
         bias = a.exponent_bias + b.exponent_bias if self.product_bias == "sum" else None
         subnormals = "normal" if chosen.subnormal_inputs == "normal" else "zero"
         return FloatFormat(*product_bits(a, b, exact=True), bias, subnormals, nans=chosen.nan_code)
+
+    @property
+    def smallest_normal(self) -> float:
+        """CFG-2: smaller results become 0."""
+        return self.product.min_normal
 
     @property
     def name(self) -> str:
@@ -146,6 +156,11 @@ class FixedMultiplier:
             raise UserError(f"An exact product of {self} needs more than {CARRIER_BITS} bits; leave it rounded.")
         if self.rounded and self.product.width > 32:
             raise UserError(f"A rounded product has at most 32 bits, not {self.product.width} as {self.product}.")
+
+    @property
+    def format(self) -> FixedFormat:
+        """The operand format; of two, the first."""
+        return self.a
 
     @property
     def formats(self) -> tuple[FixedFormat, FixedFormat]:
