@@ -57,7 +57,8 @@ def polynomial(x, coefficients):  # type: ignore[no-untyped-def]
 
 
 def _in_float32(library: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Declare the function that follows as this one of the library, computed as it says for a float32 number."""
+    """Decorator: in float32 this library function is computed by the function that follows; in float64 the library's
+    is used."""
 
     def declare(single: Any) -> Any:
         def function(x):  # type: ignore[no-untyped-def]

@@ -138,7 +138,7 @@ class WidthSweep:
             if not correction or corrects(correction, width.quantizer, what)
         ]
 
-    def plan(self, quantizer: Quantizer, what: What) -> ModelQuantizer:
+    def quantizer_for(self, quantizer: Quantizer, what: What) -> ModelQuantizer:
         """How a width is quantized; activations have one scale per tensor, and a zero point in the standard style."""
         edge: Edge = (self.edges.quantizer or "full") if self.edges else None
         weights = None if what == "activations" else quantizer
@@ -192,37 +192,43 @@ def _narrow_records(
     policy: "TorchPolicy", settings: WidthSweep, tell: Advance, full: FullPrecision
 ) -> Iterator[WidthRecord]:
     def measured(
-        network: nn.Module, name: str, bits: int, what: str, plan: ModelQuantizer, doing: str, file_bytes: int | None
+        network: nn.Module,
+        name: str,
+        bits: int,
+        what: str,
+        model_quantizer: ModelQuantizer,
+        doing: str,
+        file_bytes: int | None,
     ) -> WidthRecord:
         played, outputs = _played(policy, network, settings, tell, name + doing), policy.outputs(full.states, network)
-        return _record(policy, full, name, bits, what, played, outputs, plan, file_bytes)
+        return _record(policy, full, name, bits, what, played, outputs, model_quantizer, file_bytes)
 
     if policy.trained is not None and policy.trained_bits is not None:
         quantizer = Quantizer(policy.trained_bits, per_channel=True)
-        plan = ModelQuantizer(quantizer, networks=policy.trained_agents)
+        model_quantizer = ModelQuantizer(quantizer, networks=policy.trained_agents)
         file = _file_bytes(policy, quantizer, "weights", NOTHING)
-        yield measured(policy.trained, quantizer.label, quantizer.bits, "trained", plan, " (trained)", file)
+        yield measured(policy.trained, quantizer.label, quantizer.bits, "trained", model_quantizer, " (trained)", file)
     ranges = None if settings.dynamic else calibrate(policy.network, lambda net: policy.head(net, full.states))
     visited = policy.visited() if any(correction for *_, correction in settings.narrow) else None
     for width, quantizer, what, correction in settings.narrow:
-        plan = settings.plan(quantizer, what)
+        model_quantizer = settings.quantizer_for(quantizer, what)
         run = None if visited is None else lambda network: policy.head(network, visited)
-        network = quantized(policy.network, plan, ranges, correction, run)
+        network = quantized(policy.network, model_quantizer, ranges, correction, run)
         file = None if settings.edges or settings.agents else _file_bytes(policy, quantizer, what, correction)
         doing = f", {what}{', corrected' * bool(correction)}"
-        record = measured(network, width.name, width.bits, what, plan, doing, file)
+        record = measured(network, width.name, width.bits, what, model_quantizer, doing, file)
         yield dataclasses.replace(record, corrected=correction.bias, rounding=correction.rounding)
 
 
 def _record(
     policy: "TorchPolicy", full: FullPrecision, name: str, bits: int, what: str, played: tuple[float, float],
-    outputs: Tensor, plan: ModelQuantizer, file_bytes: int | None,
+    outputs: Tensor, model_quantizer: ModelQuantizer, file_bytes: int | None,
 ) -> WidthRecord:  # fmt: skip
     equal = equal_actions(policy.actions(full.outputs), policy.actions(outputs), policy.spec)
     divergence = policy.divergence(full.outputs, outputs)
     error = (full.return_mean - played[0]) / abs(full.return_mean) if full.return_mean else None
     kl = None if divergence is None else float(divergence.mean())
-    size = model_bytes(policy.played_network, plan) + policy.overhead
+    size = model_bytes(policy.played_network, model_quantizer) + policy.overhead
     return WidthRecord(name, bits, what, *played, error, float(equal.mean()), kl, size, file_bytes)
 
 

@@ -212,7 +212,7 @@ class ExportedPolicy(TrainedPolicy):
     kind = "onnx"
 
     def __init__(self, path: Path, options: Mapping[str, Any], threads: int = 1, trust: bool = False) -> None:
-        """`options`: the user's for the world."""
+        """`options`: the user's settings of the world."""
         from shoal.inference.file import PolicyFile  # ONNX Runtime
 
         check_threads(threads)

@@ -1,8 +1,9 @@
 """Post-training quantization of a copy of any torch module: weights, activations or both.
 
     ranges = calibrate(model, lambda model: model(states))
-    small = quantized(model, ModelQuantizer(weights=Quantizer(4), activations=Quantizer(8, symmetric=False)), ranges)
-    small = quantized(model, plan, ranges, Correction(), lambda model: model(states))       # with its biases corrected
+    model_quantizer = ModelQuantizer(weights=Quantizer(4), activations=Quantizer(8, symmetric=False))
+    small = quantized(model, model_quantizer, ranges)
+    small = quantized(model, model_quantizer, ranges, Correction(), lambda model: model(states))  # biases corrected
 
 Quantization is simulated: every weight and every layer's input is quantized and dequantized, the products are float32.
 The original is not modified.
@@ -91,7 +92,7 @@ class _InputQuantizer:
 
 def quantized(
     module: nn.Module,
-    plan: ModelQuantizer,
+    model_quantizer: ModelQuantizer,
     ranges: Ranges | None = None,
     correction: Correction = NOTHING,
     run: Run | None = None,
@@ -102,7 +103,7 @@ def quantized(
     """
     check_weights(module)
     original, module = module, _plain_copy(module)
-    layers = _parts(module, plan)
+    layers = _parts(module, model_quantizer)
     if not layers:
         raise UserError(
             "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
@@ -112,14 +113,19 @@ def quantized(
         if weights is not None:
             with torch.no_grad():
                 layer.weight.copy_(part.chosen(simulate(layer.weight, weights, layer.kept(weights)), layer.weight))
-        if inputs is not None and inputs.format is None and not plan.dynamic and layer.name not in (ranges or {}):
+        if (
+            inputs is not None
+            and inputs.format is None
+            and not model_quantizer.dynamic
+            and layer.name not in (ranges or {})
+        ):
             raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
 
     def rounded(part: _Part, x: Tensor) -> Tensor:
         """A layer's input as the quantized module sees it."""
         if part.inputs is None:
             return x
-        if plan.dynamic or part.inputs.format is not None:
+        if model_quantizer.dynamic or part.inputs.format is not None:
             return part.chosen(simulate(x, part.inputs, part.layer.row_axes(x)), x)
         assert ranges is not None
         return part.chosen(simulate(x, part.inputs, ranges=ranges[part.layer.name]), x)
@@ -196,9 +202,9 @@ def calibrate(module: nn.Module, run: Run) -> Ranges:
     return ranges
 
 
-def model_bytes(module: nn.Module, plan: ModelQuantizer) -> int:
+def model_bytes(module: nn.Module, model_quantizer: ModelQuantizer) -> int:
     """Bytes of all parameters when stored: packed codes with their scales, everything else in float32."""
-    layers = _parts(module, plan)
+    layers = _parts(module, model_quantizer)
     numbers = sum(parameter.numel() for parameter in module.parameters())
     total = 4 * (numbers - sum(part.layer.weight.numel() for part in layers))
     for part in layers:
@@ -209,11 +215,11 @@ def model_bytes(module: nn.Module, plan: ModelQuantizer) -> int:
     return total
 
 
-def _parts(module: nn.Module, plan: ModelQuantizer) -> list[_Part]:
+def _parts(module: nn.Module, model_quantizer: ModelQuantizer) -> list[_Part]:
     """The layers of a module, and how each is quantized."""
     layers = find_layers(module)
     return [
-        _Part(layer, *plan.of_layer(number, len(layers)), layer.mask("networks", plan.networks))
+        _Part(layer, *model_quantizer.of_layer(number, len(layers)), layer.mask("networks", model_quantizer.networks))
         for number, layer in enumerate(layers)
     ]
 

@@ -48,7 +48,7 @@ class Collecting:
         """The run begins, or resumes."""
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
+        """Some more transitions; returns the episodes that ended with them. `phase` is called with each phase."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ class Milestones:
             self._env.close()
 
     def reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
-        """Do what is due after these episodes, outside of the training time; returns the evaluation, if one was."""
+        """Do what is due after these episodes, outside of the training time; returns the evaluation, if any."""
         episodes, passed, evaluation = training.episodes, self.passed, None
         if episodes == passed:
             return None

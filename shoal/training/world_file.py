@@ -31,7 +31,7 @@ def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
 
 
 def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) -> EnvSpec | None:
-    """The description of a run's world; None if it was not stored, or is damaged, of which `warn` is told."""
+    """The description of a run's world; None if it was not stored, or is damaged (then `warn` is called)."""
     if not (folder / WORLD).exists():  # trained by an earlier version
         return None
     try:
