@@ -36,7 +36,7 @@ def train(
         resume: continue the run in `config.out` from its newest checkpoint, with its own settings, except for more
             `episodes`, which extend it, and other evaluations and snapshots. A finished run that is not extended is
             returned unchanged, except that what a kill at its very end left undone is done.
-        observer: is told how the run goes; None: no progress is shown, and warnings are Python's.
+        observer: receives the run's progress; None: no progress is shown, and warnings are Python's.
         trust: allow third-party code that the resumed run names as its environment; one that `config` names is trusted.
         callbacks: called after episodes, updates, evaluations and checkpoints; they may stop the run.
         pictures: draw `curve.png` when the run is finished, unless it is there.

@@ -11,7 +11,7 @@ from shoal.actorq.versions import Bytes
 from shoal.envs.base import EnvSpec
 from shoal.inference.layers import Array
 from shoal.inference.policy import Policy
-from shoal.networks import Actors, Noise
+from shoal.networks.actors import Actors, Noise
 from shoal.networks.layout import Kind, initial_random
 
 

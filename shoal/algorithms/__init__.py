@@ -17,16 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["D4PG", "DQN", "MADDPG", "MASAC", "LearnConfig", "make_team"]
 
-__getattr__ = lazy(
-    "shoal.algorithms",
-    {
-        "LearnConfig": "shoal.algorithms.config",
-        "D4PG": "shoal.algorithms.d4pg",
-        "DQN": "shoal.algorithms.dqn",
-        "MADDPG": "shoal.algorithms.maddpg",
-        "MASAC": "shoal.algorithms.masac",
-    },
-)
+HOMES = {name: f"shoal.algorithms.{name.lower()}" for name in ("D4PG", "DQN", "MADDPG", "MASAC")}
+__getattr__ = lazy("shoal.algorithms", {"LearnConfig": "shoal.algorithms.config", **HOMES})
 
 
 def make_team(spec: "EnvSpec", config: "LearnConfig", seed: int, device: "torch.device") -> "Team":

@@ -96,6 +96,5 @@ class StackedAdam:
         return {f"{number}.{name}": value for name, values in lists.items() for number, value in enumerate(values)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
         for name, value in self.state().items():
             value.copy_(state[name])

@@ -107,8 +107,8 @@ class Outcomes(NamedTuple):
 
     bootstrap: NDArray | float  # (N, B)  gamma^steps, or 0 where the agent reached a true end; (1, B) if none can
     weight: NDArray | None  # (N, B)  for means over the rows an agent took part in; None: it took part in all
-    alive: NDArray | None  # (N, M*B)  who was there, in every mini-batch; None: always everyone
-    next_alive: NDArray | None  # (N, M*B)  whether the agent still acts on the next observation
+    alive: NDArray | None  # (N, M*B, 1)  who was there, in every mini-batch; None: always everyone
+    next_alive: NDArray | None  # (N, M*B, 1)  whether the agent still acts on the next observation
 
 
 def outcomes_of(batch: Batch | Returns, spec: EnvSpec, discount: float) -> Outcomes:
@@ -120,7 +120,7 @@ def outcomes_of(batch: Batch | Returns, spec: EnvSpec, discount: float) -> Outco
     present = own_columns(batch.alive).astype(batch.joint.dtype)
     weight = present / np.maximum(present.sum(-1, keepdims=True), 1)
     stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
-    alive, next_alive = (flags.reshape(-1, spec.agents).T for flags in (batch.alive, stays))
+    alive, next_alive = (flags.reshape(-1, spec.agents).T[..., None] for flags in (batch.alive, stays))
     return Outcomes(bootstrap, weight, alive, next_alive)
 
 

@@ -189,23 +189,19 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
             if (value := getattr(self, name)) is not None:
                 check_range(name, value, *ends)
         if self.algorithm == "d4pg":
-            self._check_atoms()
+            if not self.v_min < self.v_max:
+                raise UserError(f"`v_min` is {self.v_min}, but must be below `v_max`, which is {self.v_max}.")
+            if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
+                raise UserError(
+                    f"`v_min` is {self.v_min} and `v_max` {self.v_max}, which is too narrow for `atoms={self.atoms}`: "
+                    "float32 cannot tell them apart."
+                )
         if self.algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
             raise UserError("`critic_hidden` and `layer_norm` are settings of critics, which dqn does not have.")
         if self.algorithm == "masac" and self.n_step > 1:
             raise UserError(
                 f"`n_step` is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
                 "would be missing."
-            )
-
-    def _check_atoms(self) -> None:
-        """Refuse ends of the distribution that are the wrong way round, or too close for its atoms to differ."""
-        if not self.v_min < self.v_max:
-            raise UserError(f"`v_min` is {self.v_min}, but must be below `v_max`, which is {self.v_max}.")
-        if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
-            raise UserError(
-                f"`v_min` is {self.v_min} and `v_max` {self.v_max}, which is too narrow for `atoms={self.atoms}`: "
-                "float32 cannot tell them apart."
             )
 
 

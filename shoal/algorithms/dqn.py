@@ -15,7 +15,7 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.networks import own_actions, own_observations
+from shoal.networks.critics import own_actions, own_observations
 from shoal.networks.layout import initial_random
 
 

@@ -16,7 +16,7 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.networks import own_observations
+from shoal.networks.critics import own_observations
 from shoal.networks.layout import initial_random
 
 
@@ -32,12 +32,8 @@ class MADDPG(Team):
         self.critics = self.new_critics(1, random)
         self.target_actors = deepcopy(self.actors).requires_grad_(False)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
-        self.networks = {
-            "actors": self.actors,
-            "critics": self.critics,
-            "target_actors": self.target_actors,
-            "target_critics": self.target_critics,
-        }
+        self.networks = {"actors": self.actors, "critics": self.critics}
+        self.networks |= {"target_actors": self.target_actors, "target_critics": self.target_critics}
         self.targets = {"target_actors": "actors", "target_critics": "critics"}
         self.optimizers = {"actors": self.new_adam(self.actors), "critics": self.new_adam(self.critics)}
 

@@ -18,7 +18,8 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, every_observation, put_actions
 from shoal.algorithms.team import Team
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, own_observations
+from shoal.networks.actors import Actors
+from shoal.networks.critics import own_observations
 from shoal.networks.layout import initial_random
 
 

@@ -4,15 +4,15 @@ Shape letters: N agents, B batch rows, J joint width, M mini-batches (1 shared, 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from shoal.algorithms.base import outcomes_of, own_columns
 from shoal.envs.base import EnvSpec
-from shoal.networks import own_observations
+from shoal.networks.critics import own_observations
 from shoal.replay import Batch, Returns
 
 
@@ -40,20 +40,13 @@ class Minibatch:
 def as_tensors(batch: Batch | Returns, spec: EnvSpec, discount: float, device: torch.device) -> Minibatch:
     """The gathered arrays, without a copy on the CPU."""
     joint, next_joint = torch.from_numpy(batch.joint).to(device), torch.from_numpy(batch.next_joint).to(device)
-    bootstrap, weight, alive, next_alive = outcomes_of(batch, spec, discount)
-
-    def tensor(array: NDArray) -> Tensor:
-        return torch.from_numpy(array).to(device, joint.dtype)
-
-    return Minibatch(
-        joint[0] if len(joint) == 1 else joint,
-        next_joint[0] if len(joint) == 1 else next_joint,
-        torch.from_numpy(own_columns(batch.reward)).to(device),
-        tensor(bootstrap) if isinstance(bootstrap, np.ndarray) else bootstrap,
-        None if weight is None else tensor(weight),
-        None if alive is None else tensor(alive[..., None]),
-        None if next_alive is None else tensor(next_alive[..., None]),
-    )
+    outcomes: list[Any] = [
+        torch.from_numpy(value).to(device, joint.dtype) if isinstance(value, np.ndarray) else value
+        for value in outcomes_of(batch, spec, discount)
+    ]
+    if len(joint) == 1:
+        joint, next_joint = joint[0], next_joint[0]
+    return Minibatch(joint, next_joint, torch.from_numpy(own_columns(batch.reward)).to(device), *outcomes)
 
 
 def every_observation(joint: Tensor, spec: EnvSpec) -> Tensor:

@@ -51,7 +51,7 @@ class NativeTeam(BaseTeam):
             explore: self.algorithm.record_acting(self._seen, self._chosen, explore) for explore in (True, False)
         }
         self.runner = Runner(program, threads)
-        # of noise: its seed, and the number of draws so far
+        # of noise: its seed, and how many updates, or steps of rollouts, there have been
         self.counters = np.array([stream_seed(seed, "update"), 0], np.int64)
         self.rollout_counters = np.array([stream_seed(seed, "exploration"), 0], np.int64)
         self._update = self.runner.rounds(0, derived, self.counters)

@@ -14,10 +14,10 @@ from shoal.algorithms.config import LearnConfig
 from shoal.algorithms.minibatch import Minibatch, as_tensors, every_observation, put_actions
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, JointCritics, Noise, to_arrays, to_tensors
-from shoal.networks.actors import load_noise_states, noise_states
+from shoal.networks.actors import Actors, Noise, load_noise_states, noise_states
+from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Kind, Random
-from shoal.networks.stacked import by_member
+from shoal.networks.stacked import by_member, to_arrays, to_tensors
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
 
@@ -70,13 +70,17 @@ class Team(BaseTeam):
         """Whether the critics' inputs are built whole for every agent instead of using their first layer again."""
         return self.config.first_layer == "dense" or self.precision.dense
 
+    def sample_minibatch(self, ring: Ring, sampler: Sampler, rng: np.random.Generator) -> Minibatch:
+        """The transitions that this update learns from, as tensors."""
+        return as_tensors(self.draw(ring, sampler, rng), self.spec, self.config.discount, self.device)
+
     def learn(self, batch: Minibatch, phase: Phase) -> dict[str, Tensor]:
         """Update all agents once on this mini-batch; returns each agent's losses (N,)."""
         raise NotImplementedError
 
     def update(self, ring: Ring, sampler: Sampler, rng: np.random.Generator, phase: Phase) -> Arrays:
         phase("mini-batch sampling")
-        batch = as_tensors(self.draw(ring, sampler, rng), self.spec, self.config.discount, self.device)
+        batch = self.sample_minibatch(ring, sampler, rng)
         with self.precision.learning():
             return to_arrays(self.learn(batch, phase))
 

@@ -31,7 +31,6 @@ class Split:
         return len(self.labels)
 
     def part(self, indices: NDArray[np.int64]) -> "Split":
-        """Some of them."""
         return Split(self.images[indices], self.labels[indices])
 
 
@@ -49,12 +48,10 @@ class ImageData:
 
     @property
     def channels(self) -> int:
-        """C."""
         return int(self.train.images.shape[1])
 
     @property
     def side(self) -> int:
-        """H and W."""
         return int(self.train.images.shape[2])
 
     def checked(self, where: str) -> "ImageData":
@@ -160,8 +157,7 @@ class TrainingBatches:
 def epoch_moves(data: ImageData, seed: int, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """How every training image is augmented in one epoch: shifts (n, 2) in pixels, and whether it is mirrored (n,)."""
     rng, count = stream(seed, f"augmentation of epoch {epoch}"), len(data.train)
-    shifts = rng.integers(-data.shift, data.shift + 1, (count, 2))
-    return shifts, rng.integers(0, 2, count).astype(bool) & data.flip
+    return rng.integers(-data.shift, data.shift + 1, (count, 2)), rng.integers(0, 2, count).astype(bool) & data.flip
 
 
 def moved(images: Pixels, shifts: NDArray[np.int64], flips: NDArray[np.bool_]) -> Pixels:

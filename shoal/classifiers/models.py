@@ -39,7 +39,6 @@ class ResNet(nn.Module):
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         x = self.stages(F.relu(self.norm(self.stem(x))))
         return self.classify(x.mean((2, 3)))
 
@@ -60,7 +59,6 @@ class BasicBlock(nn.Module):
         self.stride, self.added = stride, width - before
 
     def forward(self, x: Tensor) -> Tensor:
-        """ReLU of the sum of both branches."""
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added))
         x = F.relu(self.norm1(self.conv1(x)))
         return F.relu(self.norm2(self.conv2(x)) + shortcut)
@@ -82,16 +80,14 @@ class Vgg(nn.Module):
                 before = width
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers)
-        left = side // 2 ** len(VGG_WIDTHS)
         self.classify = nn.Sequential(
             nn.Flatten(),
-            nn.Linear(before * left**2, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
+            nn.Linear(before * (side // 2 ** len(VGG_WIDTHS)) ** 2, HIDDEN), nn.ReLU(), nn.Dropout(dropout),
             nn.Linear(HIDDEN, classes),
         )  # fmt: skip
         init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         return self.classify(self.features(x))
 
 
@@ -115,7 +111,6 @@ class Mlp(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         return self.layers(x)
 
 
@@ -131,7 +126,6 @@ class RowTransformer(nn.Module):
         self.classify = nn.Linear(TOKEN, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits (B, classes)."""
         rows = x.transpose(1, 2).flatten(2)  # (B, H, C·W)
         return self.classify(self.encoder(self.embed(rows) + self.position).mean(1))
 
@@ -150,14 +144,7 @@ MODELS: Mapping[str, Callable[[int, int, int, float], nn.Module]] = {
 def make_model(name: str, channels: int, side: int, classes: int, seed: int = 0, dropout: float = 0.0) -> nn.Module:
     """A classifier with initial weights from `seed`; torch's global generator is neither used nor advanced.
 
-    Args:
-        name: one of `MODELS`.
-        channels: channels of the images.
-        side: height and width of the images.
-        classes: number of classes.
-        seed: random seed of the initial weights.
-        dropout: probability with which `mlp`, `vgg` and `transformer` drop hidden units; ResNets have no dropout.
-
+    `dropout`: probability with which `mlp`, `vgg` and `transformer` drop hidden units; ResNets have no dropout.
     """
     check_choice("model", name, list(MODELS))
     check_range("channels", channels, 1, 64)

@@ -157,8 +157,7 @@ def _findings(results: Sequence[ClassifierResult], baseline: ClassifierResult | 
 def run_figure(result: ClassifierResult, baseline: ClassifierResult | None, title: str) -> Figure:
     """Accuracy, loss and loss scale over steps, then what saturates, overflows and underflows by layer and role."""
     others = [] if baseline is None or baseline is result else [baseline]
-    panels = _curves([result, *others])
-    return Figure(PICTURE, f"{result.scheme}: {title}", panels + _layers(result))
+    return Figure(PICTURE, f"{result.scheme}: {title}", _curves([result, *others]) + _layers(result))
 
 
 def _figure(results: Sequence[ClassifierResult], title: str) -> Figure:

@@ -20,7 +20,7 @@ from shoal.classifiers.data import load_data
 from shoal.classifiers.images import ImageData, TrainingBatches, in_order
 from shoal.classifiers.models import make_model
 from shoal.errors import Diverged, UserError, counted
-from shoal.networks import to_arrays, to_tensors
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.numerics import LowPrecision, low_precision
 from shoal.numerics.schemes.training import LayerCounts
 from shoal.runs import lifecycle
@@ -81,18 +81,11 @@ class ClassifierResult:
 def train_classifier(
     config: ClassifierConfig, observer: Observer | None = None, resume: bool = False, data: ImageData | None = None
 ) -> ClassifierResult:
-    """Train a classifier in a run folder; with `resume`, continue the run in `config.out`.
+    """Train a classifier in a run folder; with `resume`, continue the run in `config.out` from its newest checkpoint.
 
     A resumed run takes its settings from its folder; settings of `config` that are not defaults must be the same.
-    A finished run is returned unchanged. A training that diverges raises `TrainingDiverged`, a
-    `UserError`; its last checkpoint stays.
-
-    Args:
-        config: the settings.
-        observer: shows the progress.
-        resume: continue from the newest checkpoint.
-        data: the images, if they have already been read or are the caller's own.
-
+    A finished run is returned unchanged. A training that diverges raises `TrainingDiverged`, a `UserError`; its last
+    checkpoint stays. `data`: the images, if they have already been read or are the caller's own.
     """
     observer = observer or Observer()
 
@@ -164,7 +157,6 @@ class ClassifierTraining:
 
     @property
     def complete(self) -> bool:
-        """Whether all steps are done."""
         return self.done == self.total
 
     # ---- the loop --------------------------------------------------------------------------------------------------
@@ -271,23 +263,12 @@ class ClassifierTraining:
         return self.result(path)
 
     def result(self, path: Path, signal: int | None = None) -> ClassifierResult:
-        """The results so far."""
         return ClassifierResult(
-            run=str(path),
-            finished=self.complete,
-            scheme=self.config.scheme,
-            epochs=self.epoch,
-            steps=self.done,
-            accuracy=self.measured.get("accuracy"),
-            best_accuracy=self.best,
-            test_loss=self.measured.get("test_loss"),
-            train_loss=self.measured.get("train_loss"),
-            seconds=self.total_seconds(),
-            figures=self.precision.metrics(),
-            layers=layer_counts(self.model, self.precision),
-            coverage=str(self.precision.coverage()),
-            signal=signal,
-        )
+            run=str(path), finished=self.complete, scheme=self.config.scheme, epochs=self.epoch, steps=self.done,
+            accuracy=self.measured.get("accuracy"), best_accuracy=self.best, test_loss=self.measured.get("test_loss"),
+            train_loss=self.measured.get("train_loss"), seconds=self.total_seconds(), figures=self.precision.metrics(),
+            layers=layer_counts(self.model, self.precision), coverage=str(self.precision.coverage()), signal=signal,
+        )  # fmt: skip
 
     def save(self, folder: RunFolder, log: MetricsLog) -> None:
         """Save a checkpoint, named by its step."""
@@ -333,7 +314,6 @@ def rate(schedule: str, done: float) -> float:
 
 
 def make_optimizer(config: ClassifierConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of this name, as torch has it."""
     rate, decay = config.first_rate, config.weight_decay
     decay = DECAYS[config.optimizer] if decay is None else decay
     if config.optimizer == "sgd":

@@ -28,7 +28,7 @@ WIDTH = 80  # characters of a table that is not printed on a terminal, unless `C
 
 @contextlib.contextmanager
 def warnings_as_sentences() -> Iterator[None]:
-    """Print Shoal's package Python warnings as other messages, without file, line and source; those of others stay."""
+    """Print Shoal's own Python warnings as messages, without file, line and source; those of other packages stay."""
     package, show = str(Path(__file__).parent.parent), warnings.showwarning
 
     def tell(message: Warning | str, category: type[Warning], filename: str, lineno: int, *where: Any) -> None:
@@ -47,9 +47,8 @@ def quoted(path: str) -> str:
     if path.isprintable():
         return shlex.quote(path)
     escaped = path.replace("\\", "\\\\").replace("'", "\\'")
-    escaped = re.sub(
-        "[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped
-    )  # bytes that are no text
+    # bytes that are no text
+    escaped = re.sub("[\udc80-\udcff]", lambda byte: f"\\x{ord(byte[0]) - 0xDC00:02x}", escaped)
     return f"$'{printable(escaped)}'"
 
 
@@ -98,9 +97,9 @@ def print_table(table: Table) -> None:
     on_terminal = streams.on_terminal()
     width = None if on_terminal else int(os.environ.get("COLUMNS") or WIDTH)
     console = Console(file=text, width=width, force_terminal=on_terminal)
-    narrow = not (streams.encoding()).lower().startswith("utf")  # has no box-drawing characters
+    narrow = not streams.encoding().lower().startswith("utf")  # has no box-drawing characters
     for part, columns in enumerate(layout(table, console.width)):
-        if table.title:  # not the grid's package, which would be broken to its width
+        if table.title:  # not the grid's own title, which would be wrapped to the grid's width
             console.print(Text(worded(table.title) + (", continued" if part else ""), style="table.title"))
         grid = Grid(box=box.ASCII if narrow else box.HEAVY_HEAD)
         for column in columns:

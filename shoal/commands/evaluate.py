@@ -33,7 +33,7 @@ def evaluate(argv: list[str]) -> int:
         agents: int | None = None
         """Number of agents, where the world allows a choice; None: as in training."""
         episode_length: int | None = None
-        """Steps per episode; None: as in training, or the environment's exported limit."""
+        """Steps per episode; None: as in training, or the environment's own limit."""
         env_options: str = ""
         """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
         env_workers: int | None = None

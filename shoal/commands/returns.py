@@ -10,10 +10,9 @@ from shoal.results import ADVICE, Column, Table, estimate_text
 from shoal.system.streams import put
 
 if TYPE_CHECKING:
-    from shoal.training.result import Figures
+    from shoal.training.result import ByPlayer
 
 MOST_AGENTS = 12  # a larger team's returns are not shown by agent; --json has all of them
-
 OVERLAP = "The 95 % intervals of the trained and the random team overlap"
 
 
@@ -22,13 +21,14 @@ def print_returns(
     episodes: int | None,
     env: str = "",
     trained_name: str | None = None,
-    fields: "Mapping[str, Figures] | None" = None,
+    fields: "Mapping[str, ByPlayer] | None" = None,
     trained: bool = True,
 ) -> None:
-    """Trained against random, with intervals, and a sentence if they do not differ; `trained_name` is the trained
-    team's.
+    """Trained against random, with intervals, and a sentence if they do not differ.
 
-    `fields` are the returns by agent and by group and the world's figures, by player; a table of them follows where
+    `trained_name`: what to call the trained team.
+
+    `fields` are the returns by agent and by group and the world's metrics, by player; a table of them follows where
     there are several groups, or agents with different returns.
     """
     state = "trained" if trained else "untrained"
@@ -64,7 +64,7 @@ def print_returns(
         put(sentence)
 
 
-def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "Figures") -> str:
+def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "ByPlayer") -> str:
     """A sentence if the trained team is not clearly better than the random one, else nothing.
 
     Where groups play against each other, a trained one may well do no better against a trained opponent than a random
@@ -73,10 +73,7 @@ def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "Figure
     trained, *_, other = returns  # most likely actions first, the random team last
     if len(groups) > 1:
         sides = ([(side[name], side[f"{name}_ci95"]) for name in (trained, other)] for side in groups.values())
-        overlap = all(_gap(*side) == 0 for side in sides)
-        return (
-            f"The 95 % intervals of the trained and the random team overlap in every group: {ADVICE}" if overlap else ""
-        )
+        return f"{OVERLAP} in every group: {ADVICE}" if all(_gap(*side) == 0 for side in sides) else ""
     gap = _gap(returns[trained], returns[other])
     if gap == 0:
         return f"{OVERLAP}: {ADVICE}"

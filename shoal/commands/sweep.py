@@ -1,8 +1,7 @@
 """`shoal sweep`, and the end of `shoal train --seeds`."""
 
 import contextlib
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +16,6 @@ from shoal.waiting import Progress
 
 if TYPE_CHECKING:
     from shoal.sweeps.grid import SweepRun
-    from shoal.sweeps.side_by_side import Outcome
     from shoal.training.config import TrainConfig
 
 
@@ -92,7 +90,7 @@ def train_all(
         check_range("parallel", parallel, 1, 1024)
     from shoal.report.panels import draw_figures
     from shoal.runs.folder import RunFolder
-    from shoal.sweeps.side_by_side import choose_parallel, run_side_by_side
+    from shoal.sweeps.side_by_side import Lines, choose_parallel, run_side_by_side
     from shoal.sweeps.summary import summarize
 
     left = [run for run in runs if run.result() is None]
@@ -119,41 +117,3 @@ def train_all(
         say(f"shoal: {counted(len(failed), 'run')} failed, {len(outcomes) - len(failed)} did not; {failed[0].error}")
         return 2
     return 0
-
-
-class Lines:
-    """Moves the bar, and prints a line for every run that ends, with the time left."""
-
-    def __init__(self, count: int, episodes: float, parallel: int, advance: Callable[..., None], quiet: bool) -> None:
-        self._count, self._parallel, self._quiet = count, parallel, quiet
-        self._ended, self._since = 0, time.monotonic()
-        self._to_do, self._done = episodes, 0.0
-        self._advance = advance
-
-    def advance(self, episodes: float, skipped: bool = False) -> None:
-        """Move the bar, and count what took time."""
-        self._to_do -= episodes
-        if not skipped:
-            self._done += episodes
-        self._advance(episodes)
-
-    def warned(self, run: "SweepRun", sentence: str) -> None:
-        """Print a run's warning."""
-        say(f"{run.name}: {sentence}")
-
-    def ended(self, outcome: "Outcome") -> None:
-        """Print how a run ended."""
-        from shoal.sweeps.summary import final_return
-
-        self._ended += 1
-        if outcome.error:
-            say(f"{outcome.run.name}: failed. {outcome.error}")
-        elif outcome.result is not None and not self._quiet:
-            value = final_return(outcome.result)
-            gave = "" if value is None else f"return {value:,.2f}, "
-            so_far, left = f"{self._ended} of {counted(self._count, 'run')}", self._count - self._ended
-            if left > 0 and self._done:
-                seconds = (time.monotonic() - self._since) * self._to_do / self._done
-                slower = max(1.0, self._parallel / left)  # the last runs have fewer others beside them
-                so_far += f", about {seconds * slower:,.0f} s left"
-            say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({so_far})")

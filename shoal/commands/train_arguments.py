@@ -59,6 +59,5 @@ class TrainArguments:
     run: RunArguments = field(default_factory=RunArguments)
 
     def config(self) -> TrainConfig:
-        """The configuration that the options give."""
         given = {name: value for group in vars(self).values() for name, value in vars(group).items()}
         return TrainConfig(**{setting.name: given[setting.name] for setting in dataclasses.fields(TrainConfig)})

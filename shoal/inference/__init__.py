@@ -12,18 +12,9 @@ if TYPE_CHECKING:
     from shoal.inference.policy import Exploration, Head, Normaliser, Policy
 
 __all__ = [
-    "Conv2d",
-    "Engine",
-    "Exploration",
-    "Explorer",
-    "Grid",
-    "Head",
-    "Linear",
-    "Normaliser",
-    "Policy",
-    "Quantized",
+    "Conv2d", "Engine", "Exploration", "Explorer", "Grid", "Head", "Linear", "Normaliser", "Policy", "Quantized",
     "make_engine",
-]
+]  # fmt: skip
 
 __getattr__ = lazy(
     "shoal.inference",

@@ -45,13 +45,11 @@ def mish(x):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def silu(x):  # type: ignore[no-untyped-def]
-    """x · sigmoid(x)."""
     return np.float32(x / (1 + _exp(-np.float64(x))))
 
 
 @njit(inline="always")
 def gelu_tanh(x):  # type: ignore[no-untyped-def]
-    """GELU's tanh form."""
     wide = np.float64(x)
     return np.float32(wide / (1 + _exp(-GELU_SLOPE * (wide + GELU_CUBE * wide * wide * wide))))
 
@@ -72,7 +70,6 @@ def fast_tanh(x):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def library_tanh(x):  # type: ignore[no-untyped-def]
-    """numpy's."""
     return np.tanh(x)
 
 

@@ -53,15 +53,9 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
     """The policy with biases, and with output-error rounding weights, for playing with weights of so many bits.
 
     Layers that are frozen to input grids are played with those. Weights stay as they are where they are rounded to the
-    nearest code, which the engine does; otherwise they lie on the grids that the layers then have.
-
-    Args:
-        policy: A policy as it is played.
-        states: (B, N, O) that it visits in full precision.
-        bits: Bits of the weights.
-        correction: What to correct.
-        by_rows: Inputs without a frozen grid are rounded to 8 bits, each row on its own, as int8 engines do.
-
+    nearest code, which the engine does; otherwise they lie on the grids that the layers then have. The states (B, N, O)
+    are visited in full precision. `by_rows`: inputs without a frozen grid are rounded to 8 bits, each row on its own,
+    as int8 engines do.
     """
     x = narrow = policy.network_input(states, np.float32)
     layers = []
@@ -70,8 +64,7 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
         weight, fixed = corrected_layer(layer, x, narrow, bits, correction, policy.image)
         layers.append(fixed)
         x = run_layer(layer, x, np.float32, False, policy.image)
-        played = replace(fixed, weight=weight, quantized=None)
-        narrow = run_layer(played, narrow, np.float32, False, policy.image)
+        narrow = run_layer(replace(fixed, weight=weight, quantized=None), narrow, np.float32, False, policy.image)
     return replace(policy, layers=tuple(layers))
 
 
@@ -115,13 +108,8 @@ def output_rounded(
 def round_by_output(weight: Array, grid: Grid, rows: Array, narrow: Array, centred: bool = True) -> Array:
     """Weights (I, U) on a grid whose products with the `narrow` rows (R, I) are near those in full precision.
 
-    Args:
-        weight: The weights in full precision.
-        grid: Its scales are (1, U) or (1, 1).
-        rows: The layer's input in full precision.
-        narrow: The same as the rounded layers before it give it, and rounded itself if it will be.
-        centred: The bias makes up for the mean error, so that only deviations count.
-
+    The narrow rows are the layer's input as the rounded layers before it give it, and rounded itself if it will be.
+    `centred`: the bias makes up for the mean error, so that only deviations count.
     """
     before, after = (seen - seen.mean(0) if centred else seen for seen in (rows, narrow))
     moments = (after.T @ after).astype(np.float64) / len(after)  # (I, I)

@@ -3,6 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,12 +16,8 @@ from shoal.inference.policy import Actions, Draws, Policy
 EngineName = Literal["auto", "numba", "native", "onnx"]
 EnginePrecision = Literal["auto", "float32", "float16", "int8"]
 KINDS: tuple[tuple[str, str], ...] = (
-    ("numba", "float32"),
-    ("onnx", "float32"),
-    ("onnx", "float16"),
-    ("native", "int8"),
-    ("onnx", "int8"),
-)
+    ("numba", "float32"), ("onnx", "float32"), ("onnx", "float16"), ("native", "int8"), ("onnx", "int8"),
+)  # fmt: skip
 """Every engine with each precision it supports."""
 NUMBA_LARGEST = 1_000_000  # parameters; beyond this its plain loops are so slow that measuring them wastes time
 NATIVE_INPUTS = 2**16  # of a layer: sums of 255 · 127 stay within 32 bits
@@ -41,15 +38,12 @@ class Engine(Protocol):
     @property
     def nbytes(self) -> int:
         """Bytes of the weights as the engine stores them."""
-        ...
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
         """Choices (B, N), or boxes (B, N, A); a sampling policy takes noise (B, N, A), or draws its own."""
-        ...
 
     def load(self, policy: Policy) -> None:
         """Replace the weights by others of the same shapes."""
-        ...
 
 
 def check_observation(policy: Policy, observation: NDArray[Any]) -> None:
@@ -140,8 +134,7 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
         (layer.weight.shape, layer.activation, (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ())
         for layer in policy.layers
     ]
-    sizes = policy.observation_sizes, policy.action_sizes
-    return layers, policy.head.kind, sizes, policy.one_hot, policy.image
+    return layers, policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
 
 
 def besides_weights(policy: Policy) -> tuple[Any, ...]:
@@ -154,11 +147,7 @@ def besides_weights(policy: Policy) -> tuple[Any, ...]:
 
 
 def make_engine(
-    policy: Policy,
-    name: EngineName = "auto",
-    precision: EnginePrecision = "float32",
-    threads: int = 1,
-    batch: int = 1,
+    policy: Policy, name: EngineName = "auto", precision: EnginePrecision = "float32", threads: int = 1, batch: int = 1
 ) -> Engine:
     """An engine for this policy, optimised for batches of this size (it accepts any).
 
@@ -221,17 +210,15 @@ def fastest(engines: list[Engine], policy: Policy, batch: int, seconds: float = 
     Engines take turns of many consecutive calls until the time is up, so each runs with its own weights in the caches.
     The fastest call counts, not the median: other programs can only make a call slower.
     """
-    rng = np.random.default_rng(0)
-    observation = rng.random((batch, policy.agents, policy.observation_size), np.float32)
-    calls: list[Callable[[], object]] = [lambda engine=engine: engine.act(observation) for engine in engines]  # type: ignore[misc]
+    observation = np.random.default_rng(0).random((batch, policy.agents, policy.observation_size), np.float32)
     times: list[list[float]] = [[] for _ in engines]
     end = time.perf_counter() + seconds
     turn = seconds / (3 * len(engines))
     while time.perf_counter() < end or len(times[0]) < LEAST:
-        for call, seconds_of in zip(calls, times, strict=True):
+        for engine, seconds_of in zip(engines, times, strict=True):
+            call = partial(engine.act, observation)
             call()
             call()
             seconds_of += _calls(call, turn)
-    quickest = [min(seconds_of) for seconds_of in times]
-    close = min(quickest) * NEAR
-    return next(engine for engine, shortest in zip(engines, quickest, strict=True) if shortest <= close)
+    close = NEAR * min(map(min, times))
+    return next(engine for engine, seconds_of in zip(engines, times, strict=True) if min(seconds_of) <= close)

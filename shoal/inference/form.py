@@ -37,7 +37,6 @@ class Form:
 
     @property
     def stored_bits(self) -> int:
-        """Bits of a stored weight."""
         return {"float32": 32, "float16": 16}.get(self.precision, self.bits)
 
 
@@ -45,8 +44,7 @@ def apart(policy: Policy, form: Form) -> bool:
     """Whether each agent has its own matrix products instead of one batched product for all."""
     if policy.agents == 1 or form.precision == "static-int8":
         return True
-    largest = max(layer.weight[0].size for layer in policy.layers)
-    return form.precision == "int8" and largest >= APART
+    return form.precision == "int8" and max(layer.weight[0].size for layer in policy.layers) >= APART
 
 
 def weight_arrays(policy: Policy, form: Form) -> Arrays:
@@ -132,7 +130,6 @@ class Ports:
 
     @classmethod
     def of(cls, policy: Policy) -> "Ports":
-        """The ports of this policy's graph."""
         head = policy.head
         sizes = policy.agents, policy.observation_size, policy.action_size
         return cls(*sizes, head.discrete, head.kind == "categorical", tuple(policy.image or ()))

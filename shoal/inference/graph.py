@@ -26,6 +26,7 @@ from shoal.inference.grid import code_range, fields
 from shoal.inference.layers import BOUND, LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
 
+Facts = Mapping[str, Any]
 OPSET, IR_VERSION = 21, 10
 TINY = np.finfo(np.float32).tiny
 MEASURED_ROOM = 192  # characters that the results of a check take in the metadata
@@ -61,7 +62,7 @@ class Graph:
         return f"v{self._count}"
 
 
-def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None) -> onnx.ModelProto:
+def build(policy: Policy, form: Form) -> onnx.ModelProto:
     """The model of a policy."""
     policy = policy.played()
     graph = Graph()
@@ -85,24 +86,18 @@ def build(policy: Policy, form: Form, metadata: Mapping[str, Any] | None = None)
         ir_version=IR_VERSION,
         producer_name="shoal",
     )
-    set_facts(model, policy, form, metadata or {})
+    set_facts(model, policy, form, {}, {})
     return model
 
 
-def set_facts(
-    model: onnx.ModelProto,
-    policy: Policy,
-    form: Form,
-    facts: Mapping[str, Any],
-    measured: Mapping[str, Any] | None = None,
-) -> None:
+def set_facts(model: onnx.ModelProto, policy: Policy, form: Form, facts: Facts, measured: Facts) -> None:
     """Write the policy's metadata and these facts into the model.
 
     What was `measured` takes the same room whatever its values, filled up with blanks, so that a file's size can be
     predicted without its check.
     """
     known = describe(policy, form) | dict(facts)
-    text = json.dumps(known | dict(measured or {})).ljust(len(json.dumps(known)) + MEASURED_ROOM)
+    text = json.dumps(known | dict(measured)).ljust(len(json.dumps(known)) + MEASURED_ROOM)
     helper.set_model_props(model, {"shoal": text})
 
 

@@ -77,19 +77,9 @@ class Grid:
         return cls.of_range(*value_range(x, keep), bits, kind)
 
     @property
-    def lowest(self) -> float:
-        """The lowest code."""
-        return code_range(self.bits, self.kind)[0]
-
-    @property
     def highest(self) -> float:
         """The highest code."""
         return code_range(self.bits, self.kind)[1]
-
-    @property
-    def code_type(self) -> str:
-        """The smallest integer type that holds all codes, by name."""
-        return ("int" if self.kind == "symmetric" else "uint") + ("8" if self.bits <= 8 else "16")
 
     def codes(self, x: Numbers) -> Numbers:
         """The nearest code of each value, as integers in the floating-point dtype of x."""
@@ -98,7 +88,7 @@ class Grid:
         reused = None if getattr(steps, "requires_grad", False) else steps
         steps = library.round(steps, out=reused)
         steps += _cast(self.zero_point, x.dtype)
-        return library.clip(steps, self.lowest, self.highest, out=reused)
+        return library.clip(steps, *code_range(self.bits, self.kind), out=reused)
 
     def values(self, codes: Numbers) -> Numbers:
         """Dequantize codes given in a floating-point dtype."""
@@ -113,7 +103,8 @@ class Grid:
 
     def encode(self, x: Numbers) -> Numbers:
         """The codes in the smallest integer type that holds them."""
-        return _cast(self.codes(x), np.dtype(self.code_type))
+        kind, size = "int" if self.kind == "symmetric" else "uint", 8 if self.bits <= 8 else 16
+        return _cast(self.codes(x), np.dtype(f"{kind}{size}"))
 
     def part(self, *index: slice) -> "Grid":
         """The grid of a slice of the values."""

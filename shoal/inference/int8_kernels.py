@@ -138,19 +138,10 @@ _one, _many = _tile(1, 4), _tile(MANY, 1)
 
 @njit(cache=True, nogil=True)
 def products(kind, rows, codes, codes_step, weights, at, groups, tiles, sums, sums_step):  # type: ignore[no-untyped-def]
-    """Integer sums of all units for some rows.
+    """Write the integer sums of all units for some rows: int32, a row every `sums_step` numbers.
 
-    Args:
-        kind: One of `available()`.
-        rows: Number of rows.
-        codes: Unsigned codes, a row every `codes_step` bytes.
-        codes_step: A multiple of 4.
-        weights: Bytes that hold the layer's weights from `at` on.
-        at: A multiple of 4.
-        groups: Groups of four inputs.
-        tiles: Tiles of 16 units.
-        sums: int32, a row every `sums_step` numbers; overwritten.
-        sums_step: At least 16 * tiles.
+    A row of unsigned codes begins every `codes_step` bytes. The layer's weights, `tiles` tiles of 16 units with
+    `groups` groups of four inputs, begin at byte `at`. All steps and places are multiples of 4.
     """
     first_sum, first_code, first_weight = sums.ctypes.data, codes.ctypes.data, weights.ctypes.data + at
     for t in range(tiles):
@@ -206,7 +197,6 @@ def _dequantize(sums, scale, zero, scales, biases, weight_sums, y):  # type: ign
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def activate_row(y, activation):  # type: ignore[no-untyped-def]
-    """Apply the activation in place."""
     activate(y, activation, fast_tanh)
 
 
@@ -254,17 +244,11 @@ def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untype
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
-    """Actions for raw observations (B, N, O).
+    """Write the choices (B, N) or boxes (B, N, A), whichever is not empty, for raw observations (B, N, O).
 
-    Args:
-        observation: (B, N, O) float32.
-        header: The checked header of the packed codes.
-        packed: All bytes of the packed codes.
-        kind: `product_kind` for their bits.
-        scratch: (4, ROWS, W) float32, where no layer has more than W inputs or units, and W >= ROWS.
-        noise: (B, N, A) in (0, 1), or empty if nothing is drawn.
-        choices: (B, N) int64, or empty if actions are boxes.
-        boxes: (B, N, A) float32, or empty if actions are choices.
+    The header of the packed codes has been checked, and `kind` is the `product_kind` for their bits. The noise
+    (B, N, A) is in (0, 1), or empty if nothing is drawn. The scratch is (4, ROWS, W) float32, where no layer has more
+    than W inputs or units, and W >= ROWS.
     """
     agents, size, rows = header[AGENTS], header[ACTION], observation.shape[0]
     sizes = header[FIRST + FIELDS * header[LAYERS] :]

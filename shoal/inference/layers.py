@@ -37,7 +37,6 @@ class Quantized:
 
     @property
     def bits(self) -> int:
-        """Bits of the weights."""
         return self.weight.bits
 
 
@@ -82,8 +81,7 @@ class Conv2d(_Layer):
 
     def places(self, image: tuple[int, ...]) -> tuple[int, ...]:
         """Height and width of its output for an image of this height and width."""
-        kernel = self.weight.shape[2:]
-        parts = zip(image, kernel, self.stride, self.padding, strict=True)
+        parts = zip(image, self.weight.shape[2:], self.stride, self.padding, strict=True)
         return tuple((size + 2 * pad - side) // step + 1 for size, side, step, pad in parts)
 
 
@@ -91,7 +89,6 @@ Layer = Linear | Conv2d
 
 
 def activate(x: NDArray[Floating], activation: Activation) -> NDArray[Floating]:
-    """The activation function, element by element."""
     if activation == "relu":
         return np.maximum(x, 0)
     if activation == "tanh":
@@ -183,7 +180,6 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
 
 
 def layer_of_agent(layer: Layer, agent: int) -> Layer:
-    """The layer of one agent alone."""
     if isinstance(layer, Conv2d):
         return layer
     i, quantized = slice(agent, agent + 1), layer.quantized
@@ -193,7 +189,6 @@ def layer_of_agent(layer: Layer, agent: int) -> Layer:
 
 
 def first_outputs(layer: Layer, size: int) -> Linear:
-    """The first outputs of a linear layer alone."""
     assert isinstance(layer, Linear)
     quantized = layer.quantized
     if quantized is not None:

@@ -58,22 +58,12 @@ def header_of(policy: Policy, bits: int) -> Words:
 
 
 def pack_codes(policy: Policy, bits: int | None = None, out: Bytes | None = None) -> Bytes:
-    """Pack a policy for `NativeEngine.load_codes`.
+    """Pack a policy of linear layers for `NativeEngine.load_codes`; returns the bytes, a view of `out` if given.
 
-    Args:
-        policy: Linear layers only.
-        bits: Bits of the weights; by default 8, or 7 where 8-bit products could saturate.
-        out: Where to write, e.g. a slot in shared memory; by default a new buffer.
-
-    Returns:
-        The bytes written; a view of `out` if given.
+    `bits` of the weights are by default 8, or 7 where 8-bit products could saturate. `out` may be a slot in shared
+    memory.
     """
     return write_codes(checked(policy).check().played(), safe_bits() if bits is None else bits, out)
-
-
-def packed_size(policy: Policy) -> int:
-    """Bytes that `pack_codes` needs for a policy of these shapes."""
-    return int(header_of(checked(policy).played(), 8)[kernels.SIZE])
 
 
 def checked(policy: Policy) -> Policy:
@@ -111,14 +101,9 @@ def write_codes(policy: Policy, bits: int, out: Bytes | None = None) -> Bytes:
 
 
 def open_codes(buffer: Any, expected: Words) -> tuple[Words, Bytes]:
-    """A copy of the header and a read-only view of packed codes.
+    """A copy of the header and a read-only view of packed codes, in a buffer that may be longer.
 
-    Args:
-        buffer: Any buffer of bytes; it may be longer than the codes.
-        expected: The header of a policy of the same shapes.
-
-    Raises:
-        UserError: The buffer holds something else, is truncated, or belongs to a policy of other shapes.
+    A `UserError` if it holds something else, is truncated, or belongs to a policy of other shapes than `expected` has.
     """
     data = np.frombuffer(buffer, np.uint8)
     if data.size < expected.nbytes or data.ctypes.data % 8:
@@ -151,12 +136,9 @@ def verify_codes(buffer: Any) -> None:
 
 
 def unpack_codes(buffer: Any, policy: Policy, bits: int = 8) -> list[Arrays]:
-    """The arrays of each layer: weight (N, I, U) int8, scale, bias and sums (N, U).
+    """The arrays of each layer in packed codes: weight (N, I, U) int8, scale, bias and sums (N, U).
 
-    Args:
-        buffer: Packed codes.
-        policy: One of the same shapes, normaliser and box, as it is played.
-        bits: The most that the weights may have.
+    The policy has the same shapes, normaliser and box, and the weights have at most this many bits.
     """
     expected = header_of(checked(policy), bits)
     header, data = open_codes(buffer, expected)
@@ -219,11 +201,9 @@ class NativeEngine(CompiledEngine):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed codes."""
         return int(self._header[kernels.SIZE])
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
-        """Write the actions."""
         kernels.play(observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes)
 
     def load(self, policy: Policy) -> None:

@@ -98,15 +98,12 @@ class NumbaEngine(CompiledEngine):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the constants."""
         return self._numbers.nbytes
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
-        """Write the actions."""
         _play(observation, self._whole, self._flat, self._scratch, noise, choices, boxes)
 
     def load(self, policy: Policy) -> None:
-        """Copy other weights over the current ones."""
         refuse_grids(policy, self.name)
         policy = fitting(self.policy, policy)
         self._numbers[:] = _numbers(policy)

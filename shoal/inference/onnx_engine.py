@@ -43,7 +43,6 @@ class Binding:
         self.bound.bind_input(name, "cpu", 0, array.dtype.type, shape, array.ctypes.data)
 
     def run(self) -> None:
-        """Run from `observation` to `actions`."""
         self._session.run_with_iobinding(self.bound)
 
 
@@ -63,7 +62,6 @@ class Side:
             self.renew(arrays)
 
     def load(self, policy: Policy) -> None:
-        """Load other weights into the same graph."""
         arrays = weight_arrays(policy, self.form)
         for name, array in self.given.items():
             array[...] = arrays[name]
@@ -80,7 +78,6 @@ class Side:
         self.bindings.clear()
 
     def binding(self, batch: int) -> Binding:
-        """The binding for this batch size."""
         if batch not in self.bindings:
             binding = self.bindings[batch] = Binding(self.session, self.policy, batch)
             for name, array in self.given.items():
@@ -124,7 +121,6 @@ class OnnxEngine:
         return sum(array.nbytes for array in weight_arrays(self.policy, self._form(alone=True)).values())
 
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
-        """The environment's actions for raw observations (B, N, O)."""
         batch = len(observation)
         check_observation(self.policy, observation)
         binding = self._binding(batch)

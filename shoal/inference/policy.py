@@ -37,7 +37,6 @@ class Normaliser:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of mean and variance."""
         return self.mean.nbytes + self.var.nbytes
 
     @property
@@ -69,7 +68,6 @@ class Head:
 
     @property
     def discrete(self) -> bool:
-        """Whether actions are choices."""
         return self.kind in ("argmax", "categorical")
 
 
@@ -107,7 +105,6 @@ class Policy(AgentSizes):
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of all layers."""
         return sum(layer.weight.size + layer.bias.size for layer in self.layers)
 
     @property
@@ -128,7 +125,6 @@ class Policy(AgentSizes):
 
     @property
     def linear_only(self) -> bool:
-        """Whether all layers are linear."""
         return all(isinstance(layer, Linear) for layer in self.layers)
 
     @property
@@ -141,8 +137,7 @@ class Policy(AgentSizes):
         if self.head.kind != "gaussian":
             return self
         means = first_outputs(self.layers[-1], self.action_size)
-        head = replace(self.head, kind="box")
-        return replace(self, layers=(*self.layers[:-1], means), head=head, exploration=None)
+        return replace(self, layers=(*self.layers[:-1], means), head=replace(self.head, kind="box"), exploration=None)
 
     def network(self) -> "Policy":
         """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
@@ -163,9 +158,8 @@ class Policy(AgentSizes):
             head = replace(head, low=head.low[i, :act], high=head.high[i, :act])
         if norm is not None:
             norm = replace(norm, mean=norm.mean[i, :seen], var=norm.var[i, :seen])
-        names = (self.agent_names[agent],)
         return replace(played, layers=tuple(layers), head=head, observation_sizes=(seen,), action_sizes=(act,),
-                       agent_names=names, normaliser=norm)  # fmt: skip
+                       agent_names=(self.agent_names[agent],), normaliser=norm)  # fmt: skip
 
     def check(self) -> "Policy":
         """The policy itself after validation; a `UserError` for the first invalid shape or value."""
@@ -260,11 +254,9 @@ class Draws:
         return np.clip(self._rng.random(shape, np.float32), np.float32(1e-7), np.float32(1 - 1e-7))
 
     def gumbel(self, shape: tuple[int, ...]) -> Array:
-        """Standard Gumbel numbers."""
         return -np.log(-np.log(self.uniform(shape)))
 
     def normal(self, shape: tuple[int, ...]) -> Array:
-        """Standard normal numbers."""
         return self._rng.standard_normal(shape, np.float32)
 
 

@@ -43,7 +43,17 @@ def written(policy: Policy) -> bytes:
 
 def read(data: bytes) -> Policy:
     """The policy that `written` wrote, validated; a `UserError` for any other bytes."""
-    content = _opened(bytes(data))
+    data = bytes(data)
+    if len(data) < HEADER.size or not data.startswith(MAGIC):
+        raise UserError("The bytes are not a policy that Policy.to_bytes wrote.")
+    _, number, digest = HEADER.unpack_from(data)
+    if number != BYTES_FORMAT:
+        raise UserError(
+            f"The policy's bytes have format {number}, but this version of Shoal reads format {BYTES_FORMAT}."
+        )
+    content = data[HEADER.size :]
+    if hashlib.sha256(content).digest() != digest:
+        raise UserError("The policy's bytes are damaged (wrong checksum); fetch them again from their source.")
     try:
         description, arrays = _parsed(content)
         policy: Policy = _put_together(Policy, description, arrays)
@@ -60,29 +70,14 @@ def sealed(content: bytes) -> bytes:
     return HEADER.pack(MAGIC, BYTES_FORMAT, hashlib.sha256(content).digest()) + content
 
 
-def _opened(data: bytes) -> bytes:
-    """The content, if its checksum matches."""
-    if len(data) < HEADER.size or not data.startswith(MAGIC):
-        raise UserError("The bytes are not a policy that Policy.to_bytes wrote.")
-    _, number, digest = HEADER.unpack_from(data)
-    if number != BYTES_FORMAT:
-        raise UserError(
-            f"The policy's bytes have format {number}, but this version of Shoal reads format {BYTES_FORMAT}."
-        )
-    content = data[HEADER.size :]
-    if hashlib.sha256(content).digest() != digest:
-        raise UserError("The policy's bytes are damaged (wrong checksum); fetch them again from their source.")
-    return content
-
-
 def _parsed(content: bytes) -> tuple[Any, Arrays]:
     """The policy's description, and its arrays."""
     size = int.from_bytes(content[:8], "little")
     description = json.loads(json.loads(content[8 : 8 + size])["__metadata__"]["policy"])
-    arrays: Arrays = {}
-    for name, view in safetensors.deserialize(content):  # safetensors checks every size against the bytes
-        arrays[name] = np.frombuffer(view["data"], TYPES[view["dtype"]]).reshape(view["shape"]).copy()
-    return description, arrays
+    views = safetensors.deserialize(content)  # which checks every size against the bytes
+    return description, {
+        name: np.frombuffer(view["data"], TYPES[view["dtype"]]).reshape(view["shape"]).copy() for name, view in views
+    }
 
 
 def _taken_apart(value: Any, name: str, arrays: Arrays) -> Any:

@@ -22,14 +22,9 @@ import onnxruntime
 onnxruntime.disable_telemetry_events()  # if it was imported before
 
 INT8 = {
-    "ConvInteger",
-    "DynamicQuantizeMatMul",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "QGemm",
-    "QLinearConv",
+    "ConvInteger", "DynamicQuantizeMatMul", "MatMulInteger", "MatMulIntegerToFloat", "QGemm", "QLinearConv",
     "QLinearMatMul",
-}
+}  # fmt: skip
 FLOAT = {"Conv", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 
 
@@ -44,7 +39,6 @@ def session_options(threads: int = 1) -> onnxruntime.SessionOptions:
 
 
 def new_session(model: bytes, options: onnxruntime.SessionOptions | None = None) -> onnxruntime.InferenceSession:
-    """A session on the CPU."""
     options = options or session_options()
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 

@@ -9,7 +9,7 @@ the number of nodes; they cover the operators that `graph.build` writes, and no 
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,11 +155,7 @@ def _outputs(node: onnx.NodeProto, shapes: Mapping[str, Shape], constants: Mappi
         return [inputs[0], (), ()]
     if node.op_type == "Split":
         return _split(inputs, attributes, len(node.output))
-    return [RULES[node.op_type](inputs, numbers, attributes)]
-
-
-Rule = Callable[[list[Shape], list[Any], dict[str, Any]], Shape]
-"""The output's shape from the inputs' shapes, their known values and the attributes."""
+    return [_output(node.op_type, inputs, numbers, attributes)]
 
 
 def _require(right: bool) -> None:
@@ -168,95 +164,77 @@ def _require(right: bool) -> None:
         raise Contradiction("shape")
 
 
-def _matmul(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    left, right = inputs[:2]
-    _require(len(left) >= 2 and len(right) >= 2 and left[-1] == right[-2])
-    return (*np.broadcast_shapes(left[:-2], right[:-2]), left[-2], right[-1])
-
-
-def _conv(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    (batch, channels, *sizes), (outputs, depth, *kernel) = inputs[:2]
-    strides, pads = attributes.get("strides", [1] * len(sizes)), attributes.get("pads", [0] * 2 * len(sizes))
-    _require(not attributes.keys() - {"strides", "pads"} and channels == depth and min(strides) > 0 <= min(pads))
-    places = zip(sizes, kernel, strides, pads[: len(sizes)], pads[len(sizes) :], strict=True)
-    return (batch, outputs, *((size + low + high - width) // stride + 1 for size, width, stride, low, high in places))
-
-
-def _reduce(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    axes = _axes(numbers[1], len(inputs[0]))
-    _require(bool(axes) and attributes == {"keepdims": 1})
-    return tuple(1 if axis in axes else size for axis, size in enumerate(inputs[0]))
-
-
-def _argmax(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    axes = _axes([attributes["axis"]], len(inputs[0]))
-    _require(attributes["keepdims"] == 0)
-    return tuple(size for axis, size in enumerate(inputs[0]) if axis not in axes)
-
-
-def _reshape(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    wanted, count = numbers[1], math.prod(inputs[0])
-    if -1 in wanted:
-        rest = -math.prod(wanted)
-        wanted = [count // rest if size == -1 else size for size in wanted]
-    _require(math.prod(wanted) == count > 0)
-    return tuple(wanted)
-
-
-def _shape(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    _require(not attributes)
-    return (len(inputs[0]),)
-
-
-def _squeeze(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    axes = _axes(numbers[1], len(inputs[0]))
-    _require(all(inputs[0][axis] == 1 for axis in axes))
-    return tuple(size for axis, size in enumerate(inputs[0]) if axis not in axes)
-
-
-def _unsqueeze(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    rank = len(inputs[0]) + len(numbers[1])
-    axes, sizes = _axes(numbers[1], rank), iter(inputs[0])
-    return tuple(1 if axis in axes else next(sizes) for axis in range(rank))
-
-
-def _transpose(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    _require(sorted(attributes["perm"]) == list(range(len(inputs[0]))))
-    return tuple(inputs[0][axis] for axis in attributes["perm"])
-
-
-def _flatten(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    axis = attributes["axis"]
-    return math.prod(inputs[0][:axis]), math.prod(inputs[0][axis:])
+def _output(operator: str, inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
+    """The shape of a node's only output, from the inputs' shapes, their known values and the attributes."""
+    x = inputs[0]
+    match operator:
+        case "MatMul" | "MatMulInteger":
+            right = inputs[1]
+            _require(len(x) >= 2 and len(right) >= 2 and x[-1] == right[-2])
+            return (*np.broadcast_shapes(x[:-2], right[:-2]), x[-2], right[-1])
+        case "Conv" | "ConvInteger":
+            (batch, channels, *sizes), (outputs, depth, *kernel) = inputs[:2]
+            strides, pads = attributes.get("strides", [1] * len(sizes)), attributes.get("pads", [0] * 2 * len(sizes))
+            _require(
+                not attributes.keys() - {"strides", "pads"} and channels == depth and min(strides) > 0 <= min(pads)
+            )
+            sides = zip(sizes, kernel, strides, pads[: len(sizes)], pads[len(sizes) :], strict=True)
+            places = ((size + low + high - width) // stride + 1 for size, width, stride, low, high in sides)
+            return (batch, outputs, *places)
+        case "ReduceMax" | "ReduceMin":
+            axes = _axes(numbers[1], len(x))
+            _require(bool(axes) and attributes == {"keepdims": 1})
+            return tuple(1 if axis in axes else size for axis, size in enumerate(x))
+        case "ArgMax":
+            axes = _axes([attributes["axis"]], len(x))
+            _require(attributes["keepdims"] == 0)
+            return tuple(size for axis, size in enumerate(x) if axis not in axes)
+        case "Reshape":
+            wanted, count = numbers[1], math.prod(x)
+            if -1 in wanted:
+                rest = -math.prod(wanted)
+                wanted = [count // rest if size == -1 else size for size in wanted]
+            _require(math.prod(wanted) == count > 0)
+            return tuple(wanted)
+        case "Shape":
+            _require(not attributes)
+            return (len(x),)
+        case "Squeeze":
+            axes = _axes(numbers[1], len(x))
+            _require(all(x[axis] == 1 for axis in axes))
+            return tuple(size for axis, size in enumerate(x) if axis not in axes)
+        case "Unsqueeze":
+            rank = len(x) + len(numbers[1])
+            axes, left = _axes(numbers[1], rank), iter(x)
+            return tuple(1 if axis in axes else next(left) for axis in range(rank))
+        case "Transpose":
+            _require(sorted(attributes["perm"]) == list(range(len(x))))
+            return tuple(x[axis] for axis in attributes["perm"])
+        case "Flatten":
+            axis = attributes["axis"]
+            return math.prod(x[:axis]), math.prod(x[axis:])
+        case "Concat":
+            (axis,) = _axes([attributes["axis"]], len(x))
+            _require(len({(shape[:axis], shape[axis + 1 :]) for shape in inputs}) == 1)
+            return (*x[:axis], sum(shape[axis] for shape in inputs), *x[axis + 1 :])
+        case "Slice":
+            (count,), (_, (start,), (end,)) = x, numbers
+            return (len(range(count)[start:end]),)
+        case "Pad":
+            _, pads = numbers
+            _require(min(pads) >= 0 and not attributes)
+            return tuple(low + size + high for low, size, high in zip(pads[: len(x)], x, pads[len(x) :], strict=True))
+        case "OneHot":
+            (depth,) = numbers[1]
+            _require(attributes["axis"] == -1)
+            return (*x, depth)
+    raise LookupError(operator)
 
 
 def _split(inputs: list[Shape], attributes: dict[str, Any], outputs: int) -> list[Shape]:
     (shape,), (axis,), parts = inputs, _axes([attributes["axis"]], len(inputs[0])), attributes["num_outputs"]
     _require(parts == outputs and shape[axis] % parts == 0)
     return [(*shape[:axis], shape[axis] // parts, *shape[axis + 1 :])] * parts
-
-
-def _concat(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    (axis,) = _axes([attributes["axis"]], len(inputs[0]))
-    _require(len({(shape[:axis], shape[axis + 1 :]) for shape in inputs}) == 1)
-    return (*inputs[0][:axis], sum(shape[axis] for shape in inputs), *inputs[0][axis + 1 :])
-
-
-def _slice(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    (count,), (_, (start,), (end,)) = inputs[0], numbers
-    return (len(range(count)[start:end]),)
-
-
-def _pad(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    rank, (_, pads) = len(inputs[0]), numbers
-    _require(min(pads) >= 0 and not attributes)
-    return tuple(low + size + high for low, size, high in zip(pads[:rank], inputs[0], pads[rank:], strict=True))
-
-
-def _one_hot(inputs: list[Shape], numbers: list[Any], attributes: dict[str, Any]) -> Shape:
-    (depth,) = numbers[1]
-    _require(attributes["axis"] == -1)
-    return (*inputs[0], depth)
 
 
 def _axes(axes: Sequence[int], rank: int) -> list[int]:
@@ -269,11 +247,8 @@ SAME = {
     "Round", "Sigmoid", "Tanh",
 }  # fmt: skip
 BROADCAST = {"Add", "BitShift", "BitwiseAnd", "BitwiseOr", "Div", "Max", "Min", "Mul", "Sub"}
-RULES: dict[str, Rule] = {
-    "ArgMax": _argmax, "Concat": _concat, "Conv": _conv, "ConvInteger": _conv, "Flatten": _flatten, "MatMul": _matmul,
-    "MatMulInteger": _matmul, "OneHot": _one_hot, "Pad": _pad, "ReduceMax": _reduce, "ReduceMin": _reduce,
-    "Reshape": _reshape, "Shape": _shape, "Slice": _slice, "Squeeze": _squeeze, "Transpose": _transpose,
-    "Unsqueeze": _unsqueeze,
+OPERATORS = SAME | BROADCAST | {
+    "ArgMax", "Concat", "Conv", "ConvInteger", "DynamicQuantizeLinear", "Flatten", "MatMul", "MatMulInteger", "OneHot",
+    "Pad", "ReduceMax", "ReduceMin", "Reshape", "Shape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 }  # fmt: skip
-OPERATORS = frozenset({"DynamicQuantizeLinear", "Split"} | SAME | BROADCAST | RULES.keys())
 """All operators that `graph.build` writes."""

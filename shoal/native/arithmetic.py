@@ -57,7 +57,8 @@ def polynomial(x, coefficients):  # type: ignore[no-untyped-def]
 
 
 def _in_float32(library: Callable[[float], float]) -> Callable[[Any], Any]:
-    """Declare the function that follows as this one of the library, computed as it says for a float32 number."""
+    """Decorator: in float32 this library function is computed by the function that follows; in float64 the library's
+    is used."""
 
     def declare(single: Any) -> Any:
         def function(x):  # type: ignore[no-untyped-def]
@@ -111,16 +112,10 @@ def softplus(x, zero):  # type: ignore[no-untyped-def]
     return x if x > number(zero, 20.0) else max(x, zero) + log(exp(-abs(x)) + number(zero, 1.0))
 
 
+@register_jitable
 def number(like: Any, value: float) -> Any:
     """A value in the type of `like`."""
     return type(like)(value)
-
-
-@overload(number)
-def _number(like, value):  # type: ignore[no-untyped-def]
-    if like is types.float32:
-        return lambda like, value: f4(value)
-    return lambda like, value: np.float64(value)
 
 
 # ---- noise ----------------------------------------------------------------------------------------------------------

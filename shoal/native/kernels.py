@@ -62,8 +62,8 @@ def product(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """C = start + A B, then end. A is (m, k), any steps; B (k, columns); C (m, columns); columns a multiple of 8.
 
-    B and C are rows, or in panels where places are given: 16 columns of all rows (`b_rows`, `c_rows`) after the other,
-    the last 8 columns by themselves. Of B in panels the product takes rows from `b_first` on.
+    B and C are rows, or in panels where their `ld` is 0, as that of a place is: 16 columns of all rows (`b_rows`,
+    `c_rows`) after the other, the last 8 by themselves. Of B in panels the product takes rows from `b_first` on.
     """
     k0 = 0
     while True:
@@ -246,11 +246,9 @@ def gather(like, bases, slots, into: Count, slot: Count, parts: Count, size: Cou
 @njit(nogil=True, error_model="numpy", fastmath=FAST)
 def clip_scale(like, gradient, size, limit):  # type: ignore[no-untyped-def]
     """What a gradient is multiplied by so that its norm is at most `limit`; 1 if that is 0."""
-    g = view(like, gradient, size)
-    one = number(like, 1.0)
     if limit <= like:
-        return one
-    square = like
+        return number(like, 1.0)
+    g, square = view(like, gradient, size), like
     for k in range(size):
         square += g[k] * g[k]
     return limit / max(math.sqrt(square), limit)

@@ -3,6 +3,7 @@
 Addresses are whole numbers, in bytes. The C library's functions are found by name, so that compiled code can be cached.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from numba.extending import register_jitable
 from shoal.system.tiles import I8, I32, I64, call
 
 intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
-MONOTONIC = {"linux": 1, "darwin": 6}  # number of the monotonic clock, by system
+MONOTONIC = {"linux": 1, "darwin": 6}.get(sys.platform, 1)  # number of the system's monotonic clock
 SINCE, CURRENT, CLOCKS = range(3)
 """Of a thread's clock: the time of the last reading, the phase since then; then nanoseconds per phase."""
 
@@ -56,13 +57,10 @@ def _atomic(write: Callable[..., Any], result: Any) -> Any:
 @intrinsic
 def now(_typing):  # type: ignore[no-untyped-def]
     """Nanoseconds of the monotonic clock."""
-    import sys
-
-    clock = MONOTONIC.get(sys.platform, 1)
 
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         moment = cgutils.alloca_once(builder, ir.ArrayType(I64, 2))
-        call(builder, "clock_gettime", I32, I32(clock), builder.bitcast(moment, I8.as_pointer()))
+        call(builder, "clock_gettime", I32, I32(MONOTONIC), builder.bitcast(moment, I8.as_pointer()))
         seconds, rest = (builder.load(builder.gep(moment, [I32(0), I32(k)])) for k in (0, 1))
         return builder.add(builder.mul(seconds, I64(10**9)), rest)
 

@@ -48,9 +48,6 @@ def members(number_of: Sequence[int]) -> list[list[int]]:
     return [[i for i, number in enumerate(number_of) if number == each] for each in sorted(set(number_of))]
 
 
-Counters = list[list[int]]  # of pieces that are done, by mini-batch and part of it
-
-
 class MADDPG:
     """A team's networks in native memory, and the program of an update."""
 
@@ -115,8 +112,7 @@ class MADDPG:
     def record(self) -> None:
         """All pieces of an update, in an order in which they can be done."""
         program = self.program
-        edges = [self.batch * part // self.parts for part in range(self.parts + 1)]
-        parts = list(pairwise(edges))
+        parts = list(pairwise(self.batch * part // self.parts for part in range(self.parts + 1)))
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
         chosen = self._record_actions(self.next_actions, parts, read)
 
@@ -138,8 +134,10 @@ class MADDPG:
                 program.piece(span, tells=[done], needs=needs, rows=rows, slot=slot + part)
             program.piece(self.step_actors(group, slot), needs=[done, read], alone=True)
 
-    def _record_actions(self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int) -> Counters:
-        """All agents' actions in all mini-batches; what counts those that are done."""
+    def _record_actions(
+        self, actions: Callable[[int, int], Span], parts: list[tuple[int, int]], read: int
+    ) -> list[list[int]]:
+        """All agents' actions in all mini-batches; counters of those that are done, by mini-batch and part of it."""
         program, minibatches = self.program, range(self.minibatches)
         count = 1 if self.joint_targets else self.parts
         done = [[program.counter() for _ in range(count)] * (self.parts // count) for _ in minibatches]

@@ -28,13 +28,9 @@ class MASAC(MADDPG):
     heads = 2
 
     def __init__(
-        self,
-        spec: EnvSpec,
-        config: "LearnConfig",
-        hard: bool,
-        dtype: type = np.float32,
+        self, spec: EnvSpec, config: "LearnConfig", hard: bool, dtype: type = np.float32,
         target_entropy: tuple[float, ...] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`target_entropy` of each agent, where temperatures are learned."""
         self.head_width = 1 if spec.discrete else 2
         self.tf2, self.target_entropy = config.variant == "tf2", target_entropy
@@ -99,8 +95,7 @@ class MASAC(MADDPG):
     def back_up(self, target: Rows, next_q: list[Rows], i: int) -> None:
         """r + gamma (the smaller Q' + temperature * entropy of the agent's own policy)."""
         entropy = Rows(self.mean_entropy + i, 0, 1) if self.tf2 else Rows(self.entropy + i * self.batch, 1, 1)
-        bootstrap = self.bootstrap + i * self.batch
-        self.program.back_up(target, self.rewards(i), bootstrap, *next_q, entropy, self.alpha + i)
+        self.program.back_up(target, self.rewards(i), self.bootstrap + i * self.batch, *next_q, entropy, self.alpha + i)
 
     def fresh_action(self, head: Rows, i: int) -> list[Rows]:
         """An action of the current policy, and what its gradient needs: a soft sample and probabilities, or noise."""
@@ -135,7 +130,6 @@ class MASAC(MADDPG):
     # ---- policies ----------------------------------------------------------------------------------------------------
 
     def sample(self, action: Rows, head: Rows, i: int, stream: int, soft: Rows | None = None) -> None:
-        """Actions of a policy, given its head."""
         if self.spec.discrete:
             super().sample(action, head, i, stream, soft)
         else:

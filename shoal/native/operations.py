@@ -65,7 +65,6 @@ class Operation:
     """A compiled loop with what its parameters are."""
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
-        """`options` are numba's."""
         self.name = function.__name__
         self.loop = njit(nogil=True, error_model="numpy", **options)(function)
         parameters = list(inspect.signature(function).parameters.values())

@@ -24,9 +24,8 @@ def gumbel_softmax(  # type: ignore[no-untyped-def]
             top = max(top, x[r * ld_logits + a])
         for a in range(ld_logits):
             y[r * ld_logits + a] = x[r * ld_logits + a] - top if a < size else like
-    base = row * ld_logits
     for e in range(numbers):
-        y[e] = exp(y[e]) / -log(uniform(key, base + e))  # Gumbel noise is -log(-log(u))
+        y[e] = exp(y[e]) / -log(uniform(key, row * ld_logits + e))  # Gumbel noise is -log(-log(u))
     for r in range(rows):
         total = like
         for a in range(size):
@@ -116,14 +115,13 @@ def choice_entropy_backward(  # type: ignore[no-untyped-def]
 def greedy_choices(like, rows, action: Writes, logits: Reads, ld_logits, size: Count):  # type: ignore[no-untyped-def]
     """One-hot vectors of the largest logits."""
     x, out = view(like, logits, rows * ld_logits), view(like, action, rows * ld_logits)
-    one = number(like, 1.0)
     for r in range(rows):
         best = 0
         for a in range(1, size):
             if x[r * ld_logits + a] > x[r * ld_logits + best]:
                 best = a
         for a in range(ld_logits):
-            out[r * ld_logits + a] = one if a == best else like
+            out[r * ld_logits + a] = number(like, 1.0) if a == best else like
 
 
 # ---- boxes ----------------------------------------------------------------------------------------------------------

@@ -135,14 +135,9 @@ class Program:
         span.marks += [len(self._ops)] * (4 - len(span.marks))
 
     def piece(
-        self,
-        span: Span,
-        tells: Sequence[int] = (),
-        needs: Sequence[int] = (),
-        rows: tuple[int, int] = (0, 1),
-        slot: int = NOWHERE,
-        alone: bool = False,
-    ) -> None:
+        self, span: Span, tells: Sequence[int] = (), needs: Sequence[int] = (), rows: tuple[int, int] = (0, 1),
+        slot: int = NOWHERE, alone: bool = False,
+    ) -> None:  # fmt: skip
         """Add a piece: these operations on these rows, once everything that the counters `needs` count is done.
 
         When it is done it counts for `tells`; of either there are at most two. Its gradients are left in `slot`, if
@@ -176,7 +171,6 @@ class Program:
 
     @property
     def piece_count(self) -> int:
-        """Pieces so far."""
         return len(self._pieces)
 
     def ops(self) -> NDArray[np.int64]:

@@ -111,7 +111,8 @@ class Runner:
         """
         try:
             number = rounds.number
-            memory.bind(self._bound)
+            bound = self._bound  # kept until the end
+            memory.bind(bound)
             self.work(rounds.tables, memory.own, number, self.program.chunk, True)
         except Exception as error:
             self._failure = error
@@ -133,8 +134,7 @@ class Runner:
     @property
     def network_bytes(self) -> int:
         """Bytes of what all threads share: networks with Adam's moments and transposed copies, and little else."""
-        distinct = {array.ctypes.data: array.nbytes for array in self.program.arrays.values()}
-        return sum(distinct.values())
+        return sum({array.ctypes.data: array.nbytes for array in self.program.arrays.values()}.values())
 
     @property
     def working_bytes(self) -> int:

@@ -90,16 +90,16 @@ class _Tile:
     def _zero(self) -> Any:
         return ir.Constant(self.vector, [ir.Constant(self.number, 0.0)] * self.lanes)
 
-    def _chosen(self, which: Any, cases: list[Any], otherwise: Any) -> list[Any]:
-        """The vectors that one of the cases makes, by the number `which`; each is a function that emits its code."""
+    def _chosen(self, which: Any, *cases: Any) -> list[Any]:
+        """The vectors that a case makes, by the number `which` or else the last; each is a function that emits code."""
         builder = self.builder
         done = builder.append_basic_block()
-        blocks = [builder.append_basic_block() for _ in range(len(cases) + 1)]
+        blocks = [builder.append_basic_block() for _ in cases]
         switch = builder.switch(which, blocks[-1])
         for number, block in enumerate(blocks[:-1]):
             switch.add_case(I64(number), block)
         results = []
-        for case, block in zip([*cases, otherwise], blocks, strict=True):
+        for case, block in zip(cases, blocks, strict=True):
             builder.position_at_end(block)
             results.append((case(), builder.block))
             builder.branch(done)
@@ -112,8 +112,8 @@ class _Tile:
 
     def _started(self, c: Any, ldc: Any, bias: Any, start: Any) -> list[Any]:
         """What the sums start from: ZERO, ADD, otherwise BIAS."""
-        cases = [lambda: [self._zero] * self.rows * self.vectors, lambda: self._loaded(self._places(c, ldc))]
-        return self._chosen(start, cases, lambda: self._loaded(self._row(bias)) * self.rows)
+        zeros, added = lambda: [self._zero] * self.rows * self.vectors, lambda: self._loaded(self._places(c, ldc))
+        return self._chosen(start, zeros, added, lambda: self._loaded(self._row(bias)) * self.rows)
 
     def _summed(self, sums: list[Any], a: Any, row_step: Any, k_step: Any, b: Any, ldb: Any, depth: Any) -> list[Any]:
         """The sums after all k."""
@@ -143,7 +143,7 @@ class _Tile:
             pairs = zip(sums, self._loaded(self._places(mask, ld)), strict=True)
             return [builder.select(builder.fcmp_ordered(">", m, zero), x, zero) for x, m in pairs]
 
-        return self._chosen(end, [lambda: sums, relu], masked)
+        return self._chosen(end, lambda: sums, relu, masked)
 
 
 def make_tile(rows: int, columns: int, lanes: int) -> Any:
@@ -152,10 +152,9 @@ def make_tile(rows: int, columns: int, lanes: int) -> Any:
     C = start + A B over `depth` values of k, then `end`. Addresses in bytes; steps in numbers of the type of `like`.
     A is read at a + r row_step + k k_step; rows of B and C are contiguous.
     """
-    write = _Tile(rows, columns, lanes)
 
     @intrinsic
     def tile(_typing, like, c, ldc, a, row_step, k_step, b, ldb, depth, bias, mask, start, end):  # type: ignore[no-untyped-def]
-        return types.void(like, *[types.int64] * 12), write
+        return types.void(like, *[types.int64] * 12), _Tile(rows, columns, lanes)
 
     return tile

@@ -94,9 +94,7 @@ class Actors(StackedMLP):
         """Differentiable actions (N, B, A) drawn from the policies."""
         if self.kind == "categorical":
             return self._gumbel(head, noise)
-        if self.kind == "deterministic":
-            return self._unpadded(head.tanh())
-        return self._gaussian(head, noise)[0]
+        return self._unpadded(head.tanh()) if self.kind == "deterministic" else self._gaussian(head, noise)[0]
 
     def sample_with_entropy(self, head: Tensor, noise: NoiseSource) -> tuple[Tensor, Tensor]:
         """Actions and their policies' entropy (N, B): exact for choices, minus the log-probability for boxes."""

@@ -57,10 +57,8 @@ class JointCritics(nn.Module):
         self.norm = StackedNorm(len(widths[0]), hidden[0], of) if layer_norm else None
 
     def forward(self, joint: Tensor) -> Tensor:
-        """Q (N, heads, B) of the joint input: (B, J) for all agents alike, or (N, B, J), one mini-batch per agent.
-
-        Of a distribution its logits: (N, heads, B, K).
-        """
+        """Q (N, heads, B), or a distribution's logits (N, heads, B, K), of the joint input: (B, J) for all agents
+        alike, or (N, B, J), one mini-batch per agent."""
         return self._forward(joint, frozen=not torch.is_grad_enabled())
 
     def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
@@ -165,6 +163,4 @@ def own_actions(joint: Tensor, spec: EnvSpec) -> Tensor:
 
 def _own(columns: Tensor, agents: int) -> Tensor:
     blocks = columns.unflatten(-1, (agents, -1))
-    if columns.dim() == 2:
-        return blocks.transpose(0, 1)
-    return blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    return blocks.transpose(0, 1) if columns.dim() == 2 else blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)

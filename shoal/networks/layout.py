@@ -33,7 +33,7 @@ def actor_widths(spec: EnvSpec, hidden: Sequence[int], outputs_per_action: int =
     first = np.unique(network_numbers(spec, shared), return_index=True)[1]  # agent of each network
     inputs = real_entries(spec.observation_sizes, spec.observation_size)[first]  # (C, O)
     outputs = np.tile(real_entries(spec.action_sizes, spec.action_size)[first], (1, outputs_per_action))
-    return [inputs, *(full(len(first), width) for width in hidden), outputs]
+    return [inputs, *(np.ones((len(first), width), np.bool_) for width in hidden), outputs]
 
 
 def critic_widths(spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int = 1, shared: bool = False) -> Widths:
@@ -44,17 +44,12 @@ def critic_widths(spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int
     observations = real_entries(spec.observation_sizes, spec.observation_size).ravel()
     joint = np.concatenate([observations, real_entries(spec.action_sizes, spec.action_size).ravel()])  # (J,)
     critics = heads * len(set(network_numbers(spec, shared)))
-    return [np.tile(joint, (critics, 1)), *(full(critics, width) for width in (*hidden, outputs))]
+    return [np.tile(joint, (critics, 1)), *(np.ones((critics, width), np.bool_) for width in (*hidden, outputs))]
 
 
 def real_entries(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
     """(N, width): True for the first `size` entries of each row."""
     return np.arange(width)[None, :] < np.array(sizes)[:, None]
-
-
-def full(networks: int, width: int) -> NDArray[np.bool_]:
-    """(C, width): no padding."""
-    return np.ones((networks, width), np.bool_)
 
 
 def actor_names(layers: int) -> list[str]:
@@ -93,8 +88,6 @@ def xavier(real_in: NDArray[np.bool_], real_out: NDArray[np.bool_], random: Rand
     block *= np.float32(2**-24)
     block *= np.float32(2 * bound)
     block -= np.float32(bound)
-    if block.shape == (len(real_in), len(real_out)):
-        return block
     weight = np.zeros((len(real_in), len(real_out)), np.float32)
     weight[np.ix_(real_in, real_out)] = block
     return weight

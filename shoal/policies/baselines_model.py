@@ -41,16 +41,7 @@ from shoal.quantization.layers import check_weights, find_layers
 from shoal.quantization.qat import LEAST_QAT_BITS, MOST_QAT_BITS, Qat, frozen_layers
 from shoal.quantization.torch_engine import MODULES
 
-ACTIVATIONS: dict[str, Activation] = {
-    "ReLU": "relu",
-    "Tanh": "tanh",
-    "ELU": "elu",
-    "LeakyReLU": "leaky-relu",
-    "Sigmoid": "sigmoid",
-    "Mish": "mish",
-    "SiLU": "silu",
-    "GELU": "gelu",
-}
+ACTIVATIONS = {module.__name__: name for name, module in MODULES.items() if isinstance(module, type) and name != "none"}
 """Activation functions of `torch.nn` with their default parameters."""
 GELU_TANH = "functools.partial(<class 'torch.nn.modules.activation.GELU'>, approximate='tanh')"
 """How a zip names the other form of GELU."""
@@ -166,17 +157,10 @@ def to_policy(
     assert size is not None
     head = Head("argmax") if model.discrete else Head("box", model.squash, low, high)
     return Policy(
-        _described(model, image or (size,)),
-        head,
-        (1 if one_hot else size,),
-        (model.actions,),
-        ("agent",),
-        model.normaliser,
-        image,
-        model.scale_image,
-        size if one_hot else 0,
+        _described(model, image or (size,)), head, (1 if one_hot else size,), (model.actions,), ("agent",),
+        model.normaliser, image, model.scale_image, size if one_hot else 0,
         metadata={"algorithm": model.algorithm, "source": model.path},
-    ).check()
+    ).check()  # fmt: skip
 
 
 # The architecture, from names and shapes ------------------------------------------------------------------------------
@@ -291,11 +275,7 @@ def _check_features(
 ) -> None:
     """Refuse a feature extractor other than the one that the tensors' shapes imply."""
     named = class_name(settings.get("features_extractor_class", ""))
-    known = (
-        "",
-        "stable_baselines3.common.torch_layers.NatureCNN",
-        "stable_baselines3.common.torch_layers.FlattenExtractor",
-    )
+    known = ("", *(f"stable_baselines3.common.torch_layers.{name}" for name in ("NatureCNN", "FlattenExtractor")))
     kernels = [tuple(tensors[f"{name}.weight"].shape[2:]) for name in convolutions]
     if named not in known or (kernels and kernels != [kernel for kernel, _ in NATURE]):
         raise UserError(

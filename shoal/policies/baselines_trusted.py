@@ -42,7 +42,6 @@ class Latent(nn.Module):
 
 
 def load_trusted(path: Path, algorithm: Algorithm) -> Model:
-    """Load the model of a trusted zip."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parts of the zip that acting does not need

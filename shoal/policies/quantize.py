@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.errors import UserError, check_range, counted
+from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
+from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.torch_policy import Thinned, equal_actions
 from shoal.policies.trained import Array
 from shoal.quantization.export import correction_words, no_smaller, predicted_bytes
@@ -113,6 +114,18 @@ class WidthSweep:
     corrections: tuple[Correction, ...] = ()
     """Every width below 16 bits is measured with each of these corrections as well."""
 
+    @classmethod
+    def of(cls, options: QuantizeOptions) -> "WidthSweep":
+        """What these options ask for; corrections are of biases alone, and of the rounding as well if it is another."""
+        corrections = [BIAS] * options.correct_bias
+        if options.rounding != "nearest":
+            corrections.append(Correction(options.correct_bias, options.rounding))
+        what: Any = tuple(dict.fromkeys(options.what))
+        return cls(
+            options.widths(), what, options.edges(), options.dynamic, options.episodes, options.seed,
+            corrections=tuple(corrections),
+        )  # fmt: skip
+
     @property
     def narrow(self) -> list[tuple[Width, Quantizer, What, Correction]]:
         """Every reduced precision, with what is quantized and corrected."""
@@ -125,7 +138,7 @@ class WidthSweep:
             if not correction or corrects(correction, width.quantizer, what)
         ]
 
-    def plan(self, quantizer: Quantizer, what: What) -> ModelQuantizer:
+    def quantizer_for(self, quantizer: Quantizer, what: What) -> ModelQuantizer:
         """How a width is quantized; activations have one scale per tensor, and a zero point in the standard style."""
         edge: Edge = (self.edges.quantizer or "full") if self.edges else None
         weights = None if what == "activations" else quantizer
@@ -137,12 +150,6 @@ def corrects(correction: Correction, quantizer: Quantizer, what: What) -> bool:
     """Whether a correction changes anything: 16 bits need none, and only integer weights are rounded to a grid."""
     by_output = correction.rounding == "output-error"
     return quantizer.width < 16 and not (by_output and (what == "activations" or quantizer.format is not None))
-
-
-def chosen_corrections(correct_bias: bool, rounding: Rounding) -> tuple[Correction, ...]:
-    """The corrections that these options ask for: biases alone, and with them the rounding if it is not to nearest."""
-    biases = (BIAS,) if correct_bias else ()
-    return biases if rounding == "nearest" else (*biases, Correction(correct_bias, rounding))
 
 
 class FullPrecision(NamedTuple):
@@ -158,7 +165,6 @@ def sweep(policy: "TorchPolicy", settings: WidthSweep, advance: Advance | None =
 
     Ctrl-C ends the table early: finished widths are kept.
     """
-    check_range("episodes", settings.episodes, 1, 10**7)
     check_network(policy)
     tell = advance or (lambda amount, doing: None)
     visited = Thinned(COMPARED)
@@ -186,37 +192,43 @@ def _narrow_records(
     policy: "TorchPolicy", settings: WidthSweep, tell: Advance, full: FullPrecision
 ) -> Iterator[WidthRecord]:
     def measured(
-        network: nn.Module, name: str, bits: int, what: str, plan: ModelQuantizer, doing: str, file_bytes: int | None
+        network: nn.Module,
+        name: str,
+        bits: int,
+        what: str,
+        model_quantizer: ModelQuantizer,
+        doing: str,
+        file_bytes: int | None,
     ) -> WidthRecord:
         played, outputs = _played(policy, network, settings, tell, name + doing), policy.outputs(full.states, network)
-        return _record(policy, full, name, bits, what, played, outputs, plan, file_bytes)
+        return _record(policy, full, name, bits, what, played, outputs, model_quantizer, file_bytes)
 
     if policy.trained is not None and policy.trained_bits is not None:
         quantizer = Quantizer(policy.trained_bits, per_channel=True)
-        plan = ModelQuantizer(quantizer, networks=policy.trained_agents)
+        model_quantizer = ModelQuantizer(quantizer, networks=policy.trained_agents)
         file = _file_bytes(policy, quantizer, "weights", NOTHING)
-        yield measured(policy.trained, quantizer.label, quantizer.bits, "trained", plan, " (trained)", file)
+        yield measured(policy.trained, quantizer.label, quantizer.bits, "trained", model_quantizer, " (trained)", file)
     ranges = None if settings.dynamic else calibrate(policy.network, lambda net: policy.head(net, full.states))
     visited = policy.visited() if any(correction for *_, correction in settings.narrow) else None
     for width, quantizer, what, correction in settings.narrow:
-        plan = settings.plan(quantizer, what)
+        model_quantizer = settings.quantizer_for(quantizer, what)
         run = None if visited is None else lambda network: policy.head(network, visited)
-        network = quantized(policy.network, plan, ranges, correction, run)
+        network = quantized(policy.network, model_quantizer, ranges, correction, run)
         file = None if settings.edges or settings.agents else _file_bytes(policy, quantizer, what, correction)
         doing = f", {what}{', corrected' * bool(correction)}"
-        record = measured(network, width.name, width.bits, what, plan, doing, file)
+        record = measured(network, width.name, width.bits, what, model_quantizer, doing, file)
         yield dataclasses.replace(record, corrected=correction.bias, rounding=correction.rounding)
 
 
 def _record(
     policy: "TorchPolicy", full: FullPrecision, name: str, bits: int, what: str, played: tuple[float, float],
-    outputs: Tensor, plan: ModelQuantizer, file_bytes: int | None,
+    outputs: Tensor, model_quantizer: ModelQuantizer, file_bytes: int | None,
 ) -> WidthRecord:  # fmt: skip
     equal = equal_actions(policy.actions(full.outputs), policy.actions(outputs), policy.spec)
     divergence = policy.divergence(full.outputs, outputs)
     error = (full.return_mean - played[0]) / abs(full.return_mean) if full.return_mean else None
     kl = None if divergence is None else float(divergence.mean())
-    size = model_bytes(policy.played_network, plan) + policy.overhead
+    size = model_bytes(policy.played_network, model_quantizer) + policy.overhead
     return WidthRecord(name, bits, what, *played, error, float(equal.mean()), kl, size, file_bytes)
 
 
@@ -282,7 +294,6 @@ def check_network(policy: "TorchPolicy") -> None:
 
 
 def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHistogram]:
-    """The histogram of each layer."""
     layers = []
     for name, layer in zip(names, find_layers(network), strict=True):
         weight = layer.weight.detach().flatten().cpu().numpy()
@@ -363,7 +374,6 @@ def return_panel(records: list[WidthRecord]) -> Panel:
 
 
 def weights_panel(layer: WeightHistogram) -> Panel:
-    """The histogram of one layer."""
     step = (layer.high - layer.low) / len(layer.counts)
     edges = [layer.low + step * k for k in range(len(layer.counts) + 1)]
     shape = " × ".join(str(side) for side in layer.shape)

@@ -12,24 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.team import Team
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.policy import MASKED, Policy
-from shoal.networks import Actors
-from shoal.networks.actors import log_deviation
-from shoal.policies.torch_policy import (
-    StatesFrom,
-    TorchPolicy,
-    choices_kl,
-    collect_states,
-    gaussians_kl,
-    replayed_states,
-)
+from shoal.networks.actors import Actors, log_deviation
+from shoal.policies.torch_policy import STATES, StatesFrom, TorchPolicy, choices_kl, collect_states, gaussians_kl
 from shoal.policies.trained import Array, world_config, world_settings
 from shoal.quantization.export import from_team
+from shoal.replay.layout import RowLayout
+from shoal.runs.checkpoint import newest_segment
+from shoal.runs.folder import CHECKPOINTS
 from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
-from shoal.training.evaluation import build_env
 from shoal.training.precision import QatPrecision
 from shoal.training.saved_team import acting_team, load_team
 
@@ -77,17 +71,13 @@ class RunPolicy(TorchPolicy):
             last[-1] = nn.Parameter(last[-1].detach()[..., : self.action_size])
         return actors
 
-    def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
-        """Make copies of its world."""
-        env = build_env(self.config, copies, seed, stagger)
-        trained, spec = self.spec, env.spec
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        trained = self.spec
         if (spec.observation_sizes, spec.action_sizes) != (trained.observation_sizes, trained.action_sizes):
-            env.close()
             raise UserError(
                 f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run "
                 f"{_sizes(trained)}."
             )
-        return env
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""
@@ -98,12 +88,10 @@ class RunPolicy(TorchPolicy):
         self._player.load_random_state(self._noise)
 
     def head(self, network: Any, observation: Array) -> Tensor:
-        """(B, N, U)."""
         rows = torch.from_numpy(observation).to(self.team.device).transpose(0, 1)
         return network(rows).transpose(0, 1).cpu()
 
     def actions(self, head: Tensor) -> Array:
-        """(B, N, A)."""
         chosen = self.team.rollout_actors.greedy(head.transpose(0, 1)).transpose(0, 1)
         return self.team.to_world(chosen.contiguous().cpu().numpy())
 
@@ -120,20 +108,17 @@ class RunPolicy(TorchPolicy):
         return (gaussians_kl(mean, deviations[0], other_mean, deviations[1]) * real).sum(-1)
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
-        """All agents' policies."""
         metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
-        policy = from_team(self.team, sample=sample, one_agent=each)
-        return dataclasses.replace(policy, metadata=metadata).check()
+        return dataclasses.replace(from_team(self.team, sample, one_agent=each), metadata=metadata).check()
 
     def states(self, seed: int = 0) -> tuple[Array, StatesFrom]:
         """States from the run's replay, if that is still on disk; else from episodes with exploration noise."""
         rng = np.random.default_rng(seed)
-        replayed = replayed_states(self.folder, self.spec, self.config.storage, rng)
-        if replayed is not None:
-            return replayed, "replay"
+        if (segment := newest_segment(self.folder / CHECKPOINTS)) is not None:
+            rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
+            return RowLayout.of(self.spec, self.config.storage).observations(rows), "replay"
         self.reseed(seed)
-        env = self.make_env(COPIES, seed, stagger=True)
-        act = functools.partial(self.respond, deterministic=False)
+        env, act = self.make_env(COPIES, seed, stagger=True), functools.partial(self.respond, deterministic=False)
         return collect_states(env, act, rng, STEPS), "played"
 
 

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.inference.policy import Draws, Head, Policy
 from shoal.policies.baselines_model import Model, read_zip, to_policy, trained_network
@@ -24,8 +24,8 @@ from shoal.policies.torch_policy import (
     collect_states,
     gaussians_kl,
 )
-from shoal.policies.trained import MOST_COPIES, MOST_IMAGES, Array, world_config
-from shoal.training.evaluation import Act, Evaluation, build_env, random_act
+from shoal.policies.trained import MOST_IMAGES, Array, world_config
+from shoal.training.evaluation import Act, Evaluation, random_act
 
 COPIES, AT_RANDOM = 16, 0.2  # for collecting states: copies of the environment, and the share of random actions
 
@@ -58,8 +58,8 @@ class BaselinesPolicy(TorchPolicy):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
         self.network, self.layer_names = model.network, model.names
         self.trained, self.trained_bits = trained_network(model), model.trained_bits
-        self.image: tuple[int, int, int] | None = None
-        self.most_copies = MOST_COPIES if model.channels is None else MOST_IMAGES
+        if model.channels is not None:
+            self.channels, self.most_copies = model.channels, MOST_IMAGES
         self.overhead = 0 if model.normaliser is None else model.normaliser.nbytes
         self.modes = (True, False) if self._draws_actions else (True,)
         world = self.make_env()  # checked before anything is played
@@ -87,25 +87,9 @@ class BaselinesPolicy(TorchPolicy):
         return result
 
     def notice(self, states: Array, return_mean: float | None = None) -> None:
-        """Warn if its normaliser seems to be missing."""
         self._missing.check_states(states)
         if return_mean is not None and not self._changed:
             self._missing.check_return(return_mean)
-
-    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Make the environment, after checking that it fits the model."""
-        if self.model.channels is None:
-            env = build_env(self.config, copies, seed, stagger=False)
-        else:
-            from shoal.envs.pixels import make_pixels
-
-            env, self.image = make_pixels(self.env, self.model.channels, copies, seed)
-        try:
-            self._check(env.spec)
-        except UserError:
-            env.close()
-            raise
-        return env
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
         """The model's actions: the most likely ones, or sampled as in its training."""
@@ -118,11 +102,9 @@ class BaselinesPolicy(TorchPolicy):
         return self.actions(head + self.model.log_std.exp() * torch.randn(head.shape, generator=self._generator))
 
     def reseed(self, seed: int) -> None:
-        """Reseed the noise of sampled actions."""
         self._noise, self._generator = Draws(seed), torch.Generator().manual_seed(seed)
 
     def head(self, network: Any, observation: Array) -> Tensor:
-        """(B, 1, U)."""
         rows = observation[:, 0]
         if self.model.scale_image:
             rows = rows / np.float32(255)
@@ -132,7 +114,6 @@ class BaselinesPolicy(TorchPolicy):
         return network(x if self.image is None else x.view(-1, *self.image))[:, None]
 
     def actions(self, head: Tensor) -> Array:
-        """(B, 1, A)."""
         if self.model.discrete:
             return torch.nn.functional.one_hot(head.argmax(-1), head.shape[-1]).float().numpy()
         low, high = self.spec.action_low, self.spec.action_high
@@ -149,7 +130,6 @@ class BaselinesPolicy(TorchPolicy):
         return self.model.discrete or self.model.log_std is not None
 
     def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
-        """(B, 1)."""
         if not self._draws_actions:
             return None
         if self.model.discrete:
@@ -192,14 +172,13 @@ class BaselinesPolicy(TorchPolicy):
         world = np.concatenate([low, high])  # (2, A)
         if not np.allclose(bounds, world, rtol=1e-5, atol=1e-6):
             trained, played = (f"{_shown(box[0])} to {_shown(box[1])}" for box in (bounds, world))
-            how = "scaled" if self.model.squash == "tanh" else "clipped"
             warn(
                 f"'{self.name}' was trained with actions from {trained}, but those of {self.env} are from {played}: "
-                f"its actions are {how} to the latter."
+                f"its actions are {'scaled' if self.model.squash == 'tanh' else 'clipped'} to the latter."
             )
 
-    def _check(self, spec: EnvSpec) -> None:
-        model = self.model
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        model, self.image = self.model, image
         if model.inputs is not None and model.inputs != spec.observation_size:
             raise UserError(
                 f"`env={self.env}` does not fit the model in '{model.path}': it shows "
@@ -217,15 +196,15 @@ class BaselinesPolicy(TorchPolicy):
                 f"`env={self.env}` does not number its choices from 0, which Stable-Baselines3 assumes: "
                 "the model would play other choices than in its training."
             )
-        if self.image is not None:
-            with torch.no_grad():
-                try:
-                    self.network(torch.zeros(1, *self.image))
-                except RuntimeError:
-                    raise UserError(
-                        f"`env={self.env}` does not fit the model in '{model.path}': its images are "
-                        f"{self.image[1]} x {self.image[2]}, but the model's layers need another size."
-                    ) from None
+        if image is not None:
+            try:
+                with torch.no_grad():
+                    self.network(torch.zeros(1, *image))
+            except RuntimeError:
+                raise UserError(
+                    f"`env={self.env}` does not fit the model in '{model.path}': its images are "
+                    f"{image[1]} x {image[2]}, but the model's layers need another size."
+                ) from None
 
 
 def _shown(numbers: NDArray[Any]) -> str:

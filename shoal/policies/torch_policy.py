@@ -17,15 +17,12 @@ from torch import Tensor, nn
 from shoal import __version__
 from shoal.algorithms.team import threads_for
 from shoal.envs.base import EnvSpec, VectorEnv
-from shoal.errors import UserError, check_choice, names_checked
-from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
+from shoal.errors import UserError, check_names
+from shoal.inference.options import ExportOptions, ExportPrecision
 from shoal.inference.policy import Policy
+from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.trained import Array, TrainedPolicy
-from shoal.quantization.quantizer import WHAT, Style, What, named_width
-from shoal.replay.layout import RowLayout
-from shoal.runs.checkpoint import newest_segment
-from shoal.runs.folder import CHECKPOINTS
-from shoal.training.config import TrainConfig
+from shoal.quantization.quantizer import What
 from shoal.training.evaluation import Act
 
 if TYPE_CHECKING:
@@ -44,7 +41,6 @@ class TorchPolicy(TrainedPolicy):
     """A trained policy in torch.
 
     Attributes:
-        config: the settings of its world; for a run, all of its settings.
         spec: its world's agents, observations and actions.
         network: the network to quantize, in full precision.
         trained: the network with the quantizers of its training; None: trained in full precision.
@@ -55,7 +51,6 @@ class TorchPolicy(TrainedPolicy):
 
     """
 
-    config: TrainConfig
     spec: EnvSpec
     network: nn.Module
     trained: nn.Module | None
@@ -65,18 +60,12 @@ class TorchPolicy(TrainedPolicy):
     overhead: int = 0
 
     @property
-    def env(self) -> str:
-        """The name of its world."""
-        return self.config.env
-
-    @property
     def played_network(self) -> nn.Module:
         """The network without outputs that its most likely actions do not need."""
         return self.network
 
     @property
     def linear_only(self) -> bool:
-        """Whether all layers are linear."""
         return not any(isinstance(part, nn.Conv2d) for part in self.network.modules())
 
     @abstractmethod
@@ -93,12 +82,9 @@ class TorchPolicy(TrainedPolicy):
 
     @abstractmethod
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
-        """The policy without torch, for engines and exported files.
+        """The policy without torch, for engines and exported files; `each`: it will be split into one per agent.
 
-        Args:
-            sample: sample choices instead of taking the most likely.
-            each: the policy will be split into one per agent.
-
+        `sample`: sample choices instead of taking the most likely.
         """
 
     @abstractmethod
@@ -130,41 +116,24 @@ class TorchPolicy(TrainedPolicy):
             raise UserError("The policy outputs NaN or infinity for a state that it visits: it cannot be compared.")
         return head
 
-    @names_checked
     def export(
-        self,
-        path: str,
-        precision: ExportPrecision = "float32",
-        *,
-        bits: int | None = None,
-        single: bool = False,
-        deterministic: bool = True,
-        tolerance: float | None = None,
-        seed: int = 0,
-        correct_bias: bool = True,
-        rounding: Rounding = "nearest",
+        self, path: str, precision: ExportPrecision = "float32", *, deterministic: bool = True, **options: Any
     ) -> "Exported":
         """Write an ONNX file that maps raw observations to the environment's actions, after checking it.
 
         Args:
             path: file to write.
             precision: float32, float16, int8, static-int8 or packed.
-            bits: bits of the weights, where the precision allows several.
-            single: optimise for one state at a time: int8 products are fused.
             deterministic: take the most likely choice; False: sample it, with uniform noise as a second input.
-            tolerance: largest mean error of an action, as a share of its range; None: by precision.
-            seed: random seed of the states that it is checked on.
-            correct_bias: int8, static-int8, packed: move biases so that mean pre-activations stay the same.
-            rounding: how their weights are rounded: nearest, or output-error.
+            options: the others of `ExportOptions`, such as `bits`.
 
         Returns:
             The results of checking the file against PyTorch.
 
         """
-        options = ExportOptions(
-            precision, bits, single, not deterministic, tolerance, seed, correct_bias=correct_bias, rounding=rounding
-        )
-        return self.export_files(Path(path), options)[0]
+        named = (name for name in vars(ExportOptions()) if name not in ("sample", "each"))
+        check_names("export()", options, ["path", "deterministic", *named])
+        return self.export_files(Path(path), ExportOptions(precision, **options, sample=not deterministic))[0]
 
     def export_each(
         self, path: str, precision: ExportPrecision = "float32", *, deterministic: bool = True, **options: Any
@@ -193,8 +162,7 @@ class TorchPolicy(TrainedPolicy):
             """As the file takes a world's states: integers as such, not one-hot."""
             return states.argmax(-1)[..., None].astype(np.float32) if policy.one_hot else states
 
-        outputs = self.outputs(states).numpy()
-        job = Job(policy, path, raw(states), outputs, None if visited is None else raw(visited))
+        job = Job(policy, path, raw(states), self.outputs(states).numpy(), None if visited is None else raw(visited))
         if not options.each:
             return [job]
         return jobs_of_agents(job, self.trained_agents[0] if self.trained is not None and self.trained_agents else None)
@@ -203,41 +171,30 @@ class TorchPolicy(TrainedPolicy):
         """What an exported file says about where it comes from."""
         return {"shoal_version": __version__, "exported_from": self.name, "states_from": states_from}
 
-    @names_checked
     def quantize(
         self,
         bits: int | str | Sequence[int | str] = (8, 4),
         what: Sequence[What] = ("weights", "both"),
         *,
-        style: Style = "standard",
-        episodes: int = 100,
-        seed: int = 1,
-        correct_bias: bool = True,
-        rounding: Rounding = "nearest",
         advance: Callable[[float, str], None] | None = None,
+        **options: Any,
     ) -> "WidthTable":
         """Returns, share of unchanged actions and bytes at low precision.
 
         Args:
             bits: one or more of: widths from 2 to 16, 32 for float32, number formats such as "fp16" and "E4M3".
             what: weights, activations or both.
-            style: standard: integer codes, one scale per output channel; paper: QuaRL's formula.
-            episodes: episodes per row; all rows play the same ones.
-            seed: random seed of the episodes.
-            correct_bias: a further row for every width below 16 bits, with its biases corrected.
-            rounding: output-error: another one, with weights rounded by output error.
             advance: called with the number of finished episodes.
+            options: the others of `QuantizeOptions`, such as `episodes`.
 
         """
-        from shoal.policies.quantize import WidthSweep, chosen_corrections, sweep
+        from shoal.policies.quantize import WidthSweep, sweep
 
-        for word in what:
-            check_choice("what", word, WHAT)
+        check_names("quantize()", options, ["advance", *vars(QuantizeOptions())])
         named = (bits,) if isinstance(bits, int | str) else bits
-        widths = tuple(named_width(str(word), style) for word in named)
-        corrections = chosen_corrections(correct_bias, rounding)
-        wanted = WidthSweep(widths, tuple(what), episodes=episodes, seed=seed, corrections=corrections)
-        return sweep(self, wanted, advance)
+        settings = QuantizeOptions(tuple(map(str, named)), tuple(what), **options)
+        settings.check()
+        return sweep(self, WidthSweep.of(settings), advance)
 
 
 def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: int, count: int = STATES) -> Array:
@@ -250,15 +207,6 @@ def collect_states(env: VectorEnv, act: Act, rng: np.random.Generator, steps: in
             states.append(observation.copy())
     whole = np.concatenate(states)
     return whole[rng.choice(len(whole), min(count, len(whole)), replace=False)]
-
-
-def replayed_states(folder: Path, spec: EnvSpec, storage: str, rng: np.random.Generator) -> Array | None:
-    """(B, N, O): observations from the newest part of a run's replay; None if that is not on disk."""
-    segment = newest_segment(folder / CHECKPOINTS)
-    if segment is None:
-        return None
-    rows = segment["rows"][rng.integers(len(segment["rows"]), size=STATES)]
-    return RowLayout.of(spec, storage).observations(rows)
 
 
 class Thinned:

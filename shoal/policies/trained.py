@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
-from shoal.training.evaluation import Evaluation, build_env, play, random_act
+from shoal.training.evaluation import Act, Evaluation, build_env, play, random_act
 from shoal.trust import check_trusted, env_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class TrainedPolicy(ABC):
         action_size: length of the longest action vector, A.
         discrete: whether actions are choices; else they are numbers in a box.
         modes: supported values of `deterministic`, the default of `evaluate` first.
+        config: the settings of its world; for a run, all of its settings.
+        channels: of image observations; None: it sees vectors.
 
     """
 
@@ -68,16 +70,34 @@ class TrainedPolicy(ABC):
     action_size: int
     discrete: bool
     modes: tuple[bool, ...]
+    config: TrainConfig
+    channels: int | None = None
     most_copies: int = MOST_COPIES
 
     @property
-    @abstractmethod
     def env(self) -> str:
         """The name of its world."""
+        return self.config.env
+
+    def make_env(self, copies: int = 1, seed: int = 0, stagger: bool = False) -> VectorEnv:
+        """Make copies of its world; a `UserError` if the policy does not fit it."""
+        env: VectorEnv
+        if self.channels is None:
+            env, image = build_env(self.config, copies, seed, stagger), None
+        else:
+            from shoal.envs.pixels import make_pixels
+
+            env, image = make_pixels(self.env, self.channels, copies, seed)
+        try:
+            self._check_fits(env.spec, image)
+        except UserError:
+            env.close()
+            raise
+        return env
 
     @abstractmethod
-    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Make copies of its world; a `UserError` if the policy does not fit it."""
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        """Raise a `UserError` unless the policy fits this world, which may have images of this shape."""
 
     @abstractmethod
     def respond(self, observation: Array, deterministic: bool) -> Array:
@@ -179,13 +199,7 @@ class TrainedPolicy(ABC):
         if not deterministic and False not in self.modes:
             raise UserError(f"The policy in '{self.name}' has no distribution to sample actions from.")
 
-    def _played(
-        self,
-        act: Callable[[Array], Array] | None,
-        episodes: int,
-        seed: int,
-        advance: Callable[[int], None] | None,
-    ) -> Evaluation:
+    def _played(self, act: Act | None, episodes: int, seed: int, advance: Callable[[int], None] | None) -> Evaluation:
         whole_number("episodes", episodes, 1, 10**7)
         whole_number("seed", seed, 0, 2**62)
         with contextlib.closing(self.make_env(min(episodes, self.most_copies), seed)) as env:
@@ -198,7 +212,7 @@ class ExportedPolicy(TrainedPolicy):
     kind = "onnx"
 
     def __init__(self, path: Path, options: Mapping[str, Any], threads: int = 1, trust: bool = False) -> None:
-        """`options`: the user's for the world."""
+        """`options`: the user's settings of the world."""
         from shoal.inference.file import PolicyFile  # ONNX Runtime
 
         check_threads(threads)
@@ -209,49 +223,30 @@ class ExportedPolicy(TrainedPolicy):
         self.observation_size = int(self.file.facts.get("one_hot") or self.file.observation_size)
         self.discrete, self.modes = self.file.discrete, (not self.file.draws,)
         self.image: list[int] | None = self.file.facts.get("image")
-        self.most_copies = MOST_IMAGES if self.image else MOST_COPIES
+        if self.image:
+            self.channels, self.most_copies = self.image[0], MOST_IMAGES
         self._options, self._trust = dict(options), trust
         if self.image and (idle := sorted(options.keys() - {"env"})):
             raise UserError(f"`{idle[0]}` has no effect on an environment with image observations; leave it out.")
 
     @cached_property
-    def config(self) -> TrainConfig:
+    def config(self) -> TrainConfig:  # type: ignore[override]
         """The settings of its world; determined on first use, because acting does not need them."""
         return world_config(self.file.facts.get("world"), self._options, self._trust, f"'{self.name}'")
 
-    @property
-    def env(self) -> str:
-        """The name of its world."""
-        return self.config.env
-
-    def make_env(self, copies: int = 1, seed: int = 0) -> VectorEnv:
-        """Its world, with vector observations or flattened images."""
-        env: VectorEnv
-        if self.image:
-            from shoal.envs.pixels import make_pixels
-
-            env, shape = make_pixels(self.env, self.image[0], copies, seed)
-        else:
-            env, shape = build_env(self.config, copies, seed, stagger=False), None
-        try:
-            if shape is not None and list(shape) != self.image:
-                raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(shape)}.")
-            self.file.check_fits(env.spec)
-        except UserError:
-            env.close()
-            raise
-        return env
+    def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
+        if image is not None and list(image) != self.image:
+            raise UserError(f"The policy sees images of {self.image}, but those of {self.env} are {list(image)}.")
+        self.file.check_fits(spec)
 
     @property
     def _env_named(self) -> str:
         return str(self._options.get("env") or self.file.facts.get("env") or "an unknown world")
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
-        """The file's actions."""
         return self.file.play(observation, sample=not deterministic)
 
     def reseed(self, seed: int) -> None:
-        """Reseed the noise of sampled choices."""
         from shoal.inference.policy import Draws  # here, because it imports numba
 
         self.file.noise = Draws(seed)
@@ -263,14 +258,10 @@ def world_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: str) -> TrainConfig:
-    """The settings of the world to play in.
+    """The settings of the world to play in: the `stored` one that the policy was trained in, with the user's options.
 
-    Args:
-        stored: the world that the policy was trained in; anything else is ignored.
-        options: the user's; in another world none of the policy's own settings are kept.
-        trust: allow running third-party code that `stored` names.
-        owner: of the world, for the message that asks for --trust.
-
+    In another world none of the policy's own settings are kept. `trust` allows third-party code that `stored` names;
+    the message that asks for it says whose world it is.
     """
     settings = stored if isinstance(stored, dict) and stored.keys() <= set(WORLD_FIELDS) else {}
     env = str(options.get("env") or settings.get("env") or "")
@@ -285,27 +276,20 @@ def world_config(stored: Any, options: Mapping[str, Any], trust: bool, owner: st
     return TrainConfig(**{**settings, **options, "env": env}).checked()
 
 
-def kind_of(path: str) -> PolicyKind:
-    """The kind of policy at a path; a `UserError` if there is nothing."""
+def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
+    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
     if os.path.isdir(path):
+        from shoal.training.saved_team import check_run
+
+        check_run(Path(path), checkpoint)
         return "run"
     if not os.path.exists(path):  # False also for invalid file names
         raise UserError(f"There is no run folder, Stable-Baselines3 zip or ONNX file '{path}'.")
     if not os.path.isfile(path):  # a pipe would wait for its other end
         raise UserError(f"'{path}' is not a regular file.")
-    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
-
-
-def check_loadable(path: str, checkpoint: str = "last") -> PolicyKind:
-    """The kind of policy at a path; what cannot be loaded is refused, as far as that can be told without torch."""
-    kind = kind_of(path)
-    if kind == "run":
-        from shoal.training.saved_team import check_run
-
-        check_run(Path(path), checkpoint)
-    elif checkpoint != "last":
+    if checkpoint != "last":
         raise UserError(f"`checkpoint` is for run folders, but '{path}' is not one.")
-    return kind
+    return "zip" if path.lower().endswith(".zip") or zipfile.is_zipfile(path) else "onnx"
 
 
 def warn_caller(sentence: str) -> None:

@@ -24,16 +24,6 @@ else:
     )
 
 __all__ = [
-    "Codes",
-    "ModelQuantizer",
-    "Plan",
-    "Qat",
-    "QatCallback",
-    "Quantizer",
-    "Scheme",
-    "calibrate",
-    "codes",
-    "model_bytes",
-    "quantized",
-    "simulate",
-]
+    "Codes", "ModelQuantizer", "Plan", "Qat", "QatCallback", "Quantizer", "Scheme", "calibrate", "codes", "model_bytes",
+    "quantized", "simulate",
+]  # fmt: skip

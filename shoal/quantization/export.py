@@ -7,7 +7,6 @@ Shape letters: B batch rows, N agents, O observation, A action, U outputs.
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, calibrated, corrected
 from shoal.inference.file import PolicyFile, sealed
 from shoal.inference.form import Form, make_form, weight_bytes
-from shoal.inference.graph import TINY, build, set_facts
+from shoal.inference.graph import TINY, Facts, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
 from shoal.inference.policy import Draws, Exploration, Head, Policy
@@ -138,7 +137,7 @@ def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:
     return jobs
 
 
-def write(jobs: list[Job], options: ExportOptions, facts: Mapping[str, Any]) -> list[Exported]:
+def write(jobs: list[Job], options: ExportOptions, facts: Facts) -> list[Exported]:
     """Write all files of an export, or none if one of them does not play like PyTorch."""
     results = [checked(job, options, facts) for job in jobs]
     for exported, content in results:
@@ -146,7 +145,7 @@ def write(jobs: list[Job], options: ExportOptions, facts: Mapping[str, Any]) -> 
     return [exported for exported, _ in results]
 
 
-def checked(job: Job, options: ExportOptions, facts: Mapping[str, Any]) -> tuple[Exported, bytes]:
+def checked(job: Job, options: ExportOptions, facts: Facts) -> tuple[Exported, bytes]:
     """A policy's file as bytes, checked to play like the original; a `UserError` if it does not. Writes nothing."""
     original = policy = job.policy.check().played()
     refuse_dead_layers(policy)
@@ -192,27 +191,21 @@ def correction_of(policy: Policy, options: ExportOptions) -> Correction:
     return NOTHING if any(layer.quantized for layer in policy.layers) else options.correction
 
 
-def predicted_bytes(policy: Policy, options: ExportOptions, facts: Mapping[str, Any]) -> int:
+def predicted_bytes(policy: Policy, options: ExportOptions, facts: Facts) -> int:
     """Bytes of the file that `checked` makes, whatever the weights; not of static-int8."""
     form = make_form(policy, options.precision, options.bits)
     return file_bytes(policy, form, facts, correction_of(policy, options))
 
 
-def file_bytes(policy: Policy, form: Form, metadata: Mapping[str, Any], correction: Correction = NOTHING) -> int:
+def file_bytes(policy: Policy, form: Form, metadata: Facts, correction: Correction = NOTHING) -> int:
     """Bytes of a policy's file in this form."""
     policy = policy.played()
     return len(_sealed(build(policy, form), policy, form, metadata, correction, {}))
 
 
 def _sealed(
-    model: ModelProto,
-    policy: Policy,
-    form: Form,
-    metadata: Mapping[str, Any],
-    correction: Correction,
-    measured: Mapping[str, Any],
+    model: ModelProto, policy: Policy, form: Form, metadata: Facts, correction: Correction, measured: Facts
 ) -> bytes:
-    """The finished file."""
     facts = {"scheme": ARITHMETIC[form.precision], "vnni": has_vnni(), **metadata}
     if correction:
         facts |= {"bias_corrected": correction.bias, "rounding": correction.rounding}
@@ -330,7 +323,7 @@ def _errors(
     return np.where(spread > 0, (best - chosen) / np.where(spread > 0, spread, 1), 0)
 
 
-# In words -------------------------------------------------------------------------------------------------------------
+# ---- in words -------------------------------------------------------------------------------------------------------
 
 
 def correction_words(bias: bool, rounding: str) -> str:

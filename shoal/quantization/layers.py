@@ -19,12 +19,10 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError, check_range
 from shoal.inference.layers import Conv2d, Layer, Linear
-from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.stacked import LayerQuantizer
+from shoal.networks.critics import JointCritics
+from shoal.networks.stacked import LayerQuantizer, StackedMLP
 from shoal.quantization.affine import check_finite
 from shoal.quantization.quantizer import Quantizer
-
-KINDS = (nn.Linear, nn.Conv1d, nn.Conv2d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +152,7 @@ def check_weights(module: nn.Module) -> None:
 
 
 def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
-    if isinstance(part, KINDS):
+    if isinstance(part, nn.Linear | nn.Conv1d | nn.Conv2d):
         if not isinstance(part.weight, nn.Parameter):
             raise UserError(
                 f"Layer '{prefix.rstrip('.') or 'layer'}' recomputes its weights in every pass (weight_norm, "
@@ -204,7 +202,6 @@ def attached(layer: LayerSite) -> LayerQuantizer | None:
 
 
 def detach_all(module: nn.Module) -> None:
-    """Detach all quantizers from a module."""
     for part in module.modules():
         if isinstance(part, StackedMLP | JointCritics):
             part.quantizers = None

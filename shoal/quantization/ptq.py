@@ -1,8 +1,9 @@
 """Post-training quantization of a copy of any torch module: weights, activations or both.
 
     ranges = calibrate(model, lambda model: model(states))
-    small = quantized(model, ModelQuantizer(weights=Quantizer(4), activations=Quantizer(8, symmetric=False)), ranges)
-    small = quantized(model, plan, ranges, Correction(), lambda model: model(states))       # with its biases corrected
+    model_quantizer = ModelQuantizer(weights=Quantizer(4), activations=Quantizer(8, symmetric=False))
+    small = quantized(model, model_quantizer, ranges)
+    small = quantized(model, model_quantizer, ranges, Correction(), lambda model: model(states))  # biases corrected
 
 Quantization is simulated: every weight and every layer's input is quantized and dequantized, the products are float32.
 The original is not modified.
@@ -83,34 +84,26 @@ class _InputQuantizer:
         self.function = function
 
     def input(self, x: Tensor, frozen: bool) -> Tensor:
-        """The function's result."""
         return self.function(x)
 
     def weight(self, weight: Tensor) -> Tensor:
-        """The same."""
         return weight
 
 
 def quantized(
     module: nn.Module,
-    plan: ModelQuantizer,
+    model_quantizer: ModelQuantizer,
     ranges: Ranges | None = None,
     correction: Correction = NOTHING,
     run: Run | None = None,
 ) -> nn.Module:
-    """A copy of the module that computes with quantized values.
+    """A copy of the module that computes with quantized values; `ranges` are those from `calibrate`.
 
-    Args:
-        module: In full precision; it is not modified.
-        plan: What is quantized, and how.
-        ranges: Those from `calibrate`.
-        correction: What is corrected on the states that `run` runs a module on, all of them in one batch.
-        run: Only for a correction.
-
+    A correction takes the states that `run` runs a module on, all of them in one batch.
     """
     check_weights(module)
     original, module = module, _plain_copy(module)
-    layers = _parts(module, plan)
+    layers = _parts(module, model_quantizer)
     if not layers:
         raise UserError(
             "The model has no layer that can be quantized: Linear, Conv1d, Conv2d or one of Shoal's stacks."
@@ -119,16 +112,20 @@ def quantized(
         layer, weights, inputs = part.layer, part.weights, part.inputs
         if weights is not None:
             with torch.no_grad():
-                narrow = simulate(layer.weight, weights, layer.kept(weights))
-                layer.weight.copy_(part.chosen(narrow, layer.weight))
-        if inputs is not None and inputs.format is None and not plan.dynamic and layer.name not in (ranges or {}):
+                layer.weight.copy_(part.chosen(simulate(layer.weight, weights, layer.kept(weights)), layer.weight))
+        if (
+            inputs is not None
+            and inputs.format is None
+            and not model_quantizer.dynamic
+            and layer.name not in (ranges or {})
+        ):
             raise UserError(f"The range of layer '{layer.name}' is not known: calibrate the model first.")
 
     def rounded(part: _Part, x: Tensor) -> Tensor:
         """A layer's input as the quantized module sees it."""
         if part.inputs is None:
             return x
-        if plan.dynamic or part.inputs.format is not None:
+        if model_quantizer.dynamic or part.inputs.format is not None:
             return part.chosen(simulate(x, part.inputs, part.layer.row_axes(x)), x)
         assert ranges is not None
         return part.chosen(simulate(x, part.inputs, ranges=ranges[part.layer.name]), x)
@@ -172,8 +169,7 @@ def _correct(
             narrow = layer.from_portable(output_rounded(wide, grid, *both, correction.bias))
             layer.weight.copy_(part.chosen(narrow, layer.weight))
         if correction.bias:
-            moved = moved_bias(wide, layer.portable().weight, *both)
-            layer.bias.copy_(torch.from_numpy(moved).view_as(layer.bias))
+            layer.bias.copy_(torch.from_numpy(moved_bias(wide, layer.portable().weight, *both)).view_as(layer.bias))
         return x
 
     with torch.no_grad():
@@ -206,9 +202,9 @@ def calibrate(module: nn.Module, run: Run) -> Ranges:
     return ranges
 
 
-def model_bytes(module: nn.Module, plan: ModelQuantizer) -> int:
+def model_bytes(module: nn.Module, model_quantizer: ModelQuantizer) -> int:
     """Bytes of all parameters when stored: packed codes with their scales, everything else in float32."""
-    layers = _parts(module, plan)
+    layers = _parts(module, model_quantizer)
     numbers = sum(parameter.numel() for parameter in module.parameters())
     total = 4 * (numbers - sum(part.layer.weight.numel() for part in layers))
     for part in layers:
@@ -219,11 +215,11 @@ def model_bytes(module: nn.Module, plan: ModelQuantizer) -> int:
     return total
 
 
-def _parts(module: nn.Module, plan: ModelQuantizer) -> list[_Part]:
+def _parts(module: nn.Module, model_quantizer: ModelQuantizer) -> list[_Part]:
     """The layers of a module, and how each is quantized."""
     layers = find_layers(module)
     return [
-        _Part(layer, *plan.of_layer(number, len(layers)), layer.mask("networks", plan.networks))
+        _Part(layer, *model_quantizer.of_layer(number, len(layers)), layer.mask("networks", model_quantizer.networks))
         for number, layer in enumerate(layers)
     ]
 

@@ -29,12 +29,10 @@ class _StraightThrough(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: Grid) -> Tensor:
-        """The nearest grid values."""
         return cast(Tensor, grid.round(x))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The identity."""
         return gradient, None
 
 
@@ -99,7 +97,6 @@ class FakeLayer:
         return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1)) if self.seen else None)
 
     def set_range(self, low: float, high: float) -> None:
-        """Set the observed range."""
         self.low.fill_(low)
         self.high.fill_(high)
         self.seen.fill_(1)
@@ -179,7 +176,6 @@ class Qat:
             layer.observing = False
 
     def detach(self) -> None:
-        """Detach all quantizers from the networks."""
         for undo in self._undo:
             undo()
         self._undo = []

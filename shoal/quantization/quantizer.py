@@ -71,7 +71,6 @@ class Quantizer:
 
     @property
     def kind(self) -> "GridKind":
-        """The kind of grid."""
         if self.style == "paper":
             return "paper"
         return "symmetric" if self.symmetric else "asymmetric"
@@ -95,7 +94,6 @@ class Width:
 
     @property
     def bits(self) -> int:
-        """Bits per value."""
         return 32 if self.quantizer is None else self.quantizer.width
 
 

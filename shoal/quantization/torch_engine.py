@@ -36,7 +36,6 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(agents, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """x W + b."""
         return torch.baddbmm(self.bias, x, self.weight)
 
 
@@ -60,7 +59,6 @@ def network(policy: Policy) -> nn.Sequential:
 
 
 def fill(network: nn.Sequential, policy: Policy) -> None:
-    """Copy a policy's parameters into the modules."""
     refuse_grids(policy, "torch")
     numbers = (array for layer in policy.layers for array in (layer.played_weight, layer.bias))
     for parameter, array in zip(network.parameters(), numbers, strict=True):
@@ -81,12 +79,10 @@ class TorchEngine:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the parameters."""
         return sum(parameter.nbytes for parameter in self.network.parameters())
 
     @torch.inference_mode()
     def act(self, observation: Array, noise: Array | None = None) -> Actions:
-        """The environment's actions for raw observations (B, N, O)."""
         policy = self.policy
         check_observation(policy, observation)
         if policy.normaliser is None and not policy.one_hot and not policy.scale_image:
@@ -115,7 +111,6 @@ class TorchEngine:
         return logits.argmax(-1).numpy()
 
     def load(self, policy: Policy) -> None:
-        """Copy other weights over the current ones."""
         policy = fitting(self.policy, policy)
         fill(self.network, policy)
         self._take(policy)

@@ -104,8 +104,7 @@ def draw_run_curve(result: "TrainResult") -> Path:
     config = read_config(run)
     title = f"{config.algorithm.upper()} in {config.env}: {name}"
     groups = {group: values.get("random") for group, values in result.groups.items()}
-    picture = run / CURVE
-    return draw_curve(run / METRICS, picture, title=title, random_return=result.return_random, random_groups=groups)
+    return draw_curve(run / METRICS, run / CURVE, title, result.return_random, random_groups=groups)
 
 
 def draw_curves(
@@ -120,8 +119,7 @@ def draw_curves(
         for number, (label, metrics) in enumerate(runs)
     ]
     series.append(_level("random team", random_return, FAINT_INK))
-    panel = _panel("", [one for one in series if one.values])
-    return draw_figure(Figure("curves", title, [panel]), path)
+    return draw_figure(Figure("curves", title, [_panel("", [one for one in series if one.values])]), path)
 
 
 # From lines to numbers ------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ LEAST_SHARE = 7.0  # smallest part of a stack, in per cent of the tallest, that 
 LEAST_PART = 0.06  # smallest share of a bar that is labelled in the bar as well
 TEXT_LINE = 0.042  # height of a line of small text, as a share of a panel
 NEAR = 0.02  # share of the x axis within which labels of spans would overlap
-LEAST_COLOURED = 1e-6  # smallest share of a map with a colour of its chosen
+LEAST_COLOURED = 1e-6  # smallest share of a map with a colour of its own
 PAPERS = "papers"
 DASHED: LineStyle = (0, (5, 3))
 

@@ -94,7 +94,6 @@ class Scene:
         return np.any(self.touching, axis=2)
 
     def indices(self, *kinds: str) -> list[int]:
-        """Which entities are of these kinds."""
         return [index for index, entity in enumerate(self.entities) if entity.kind in kinds]
 
     @property

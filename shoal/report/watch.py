@@ -67,14 +67,12 @@ class Screen:
         return image
 
     def highlights(self) -> list[int]:
-        """None are known."""
         return []
 
     def legend(self, height: int) -> None:
         """Nothing: only the world knows what is in its frames."""
 
     def tally(self, step: int) -> str:
-        """Nothing."""
         return ""
 
 

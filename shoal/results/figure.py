@@ -7,7 +7,7 @@ from typing import Literal
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8F98", "#332288", "#999933")
 INK, FAINT_INK = "#212529", "#68707A"
 
-Numbers = list[float | None]  # none leaves a gap
+Numbers = list[float | None]  # None leaves a gap
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ class Column:
         return [f"{value:.2e}" if value else text for value, text in zip(numbers, texts, strict=True)]
 
     def text(self, value: Value) -> str:
-        """A value as text."""
         if value is None:
             return "–"
         if isinstance(value, str | bool):

@@ -36,7 +36,6 @@ class MetricsColumn(ProgressColumn):
     """The metrics beside the bar, in several lines if they must be."""
 
     def render(self, task: Task) -> RenderableType:
-        """In several lines if they must be."""
         return Phrases(task.fields["metrics"])
 
 
@@ -64,6 +63,5 @@ class TwoLines(Progress):
         self.update(self.task_ids[0], completed=done, metrics=metrics, refresh=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """The bar, then the text."""
         yield from super().get_renderables()
         yield Phrases(self.below, style="dim")

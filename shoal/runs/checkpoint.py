@@ -196,7 +196,7 @@ class Checkpoints:
                 disk.write(new / name, data)
                 files[name] = {"size": len(data), "sha256": disk.sha256(data)}
                 del data  # before the next file's bytes are made: those of weights and moments are large
-            disk.write(new / _MANIFEST, _json(disk.sealed({"format": FORMAT, "files": files})))
+            disk.write(new / _MANIFEST, json.dumps(disk.sealed({"format": FORMAT, "files": files})).encode())
             disk.sync(new)
             if final.is_dir() and _looks_ours(final):
                 _delete_folder(old)
@@ -369,11 +369,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, bytes]]:
     for part, arrays in checkpoint.parts.items():
         yield f"{part}{_SUFFIX}", _pack(arrays)
     segments = [segment._asdict() for segment in checkpoint.segments]
-    yield _META, _json({"episode": checkpoint.episode, "meta": checkpoint.meta, "segments": segments})
-
-
-def _json(value: object) -> bytes:
-    return json.dumps(value).encode()
+    meta = {"episode": checkpoint.episode, "meta": checkpoint.meta, "segments": segments}
+    yield _META, json.dumps(meta).encode()
 
 
 def _pack(arrays: Arrays) -> bytes:

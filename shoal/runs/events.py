@@ -49,8 +49,7 @@ class EventsFile:
 
     def __init__(self, folder: Path, purge_step: int) -> None:
         """Earlier files' events from `purge_step` on are superseded by this file; 0: none."""
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
-        self.path = folder / name
+        self.path = folder / f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self._file = self.path.open("ab")
         self._records = RecordWriter(self._file)
         self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
@@ -65,14 +64,8 @@ class EventsFile:
 
     def add_settings(self, settings: Mapping[str, Any]) -> None:
         """Add hyperparameters, for TensorBoard's HPARAMS page; lists as text, None left out."""
-        texts = {
-            name: " ".join(map(str, value)) if isinstance(value, list) else value for name, value in settings.items()
-        }
-        known = {
-            name: text(value) if isinstance(value, str) else value
-            for name, value in texts.items()
-            if isinstance(value, str | int | float)
-        }
+        flat = {k: " ".join(map(str, v)) if isinstance(v, list) else v for k, v in settings.items()}
+        known = {k: text(v) if isinstance(v, str) else v for k, v in flat.items() if isinstance(v, str | int | float)}
         self._write(Event(wall_time=time.time(), summary=hparams_pb(known, trial_id=text(str(self.path.parent)))))
 
     def _write(self, event: Event) -> None:

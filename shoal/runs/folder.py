@@ -47,15 +47,11 @@ def check_free(out: str | Path) -> None:
             raise UserError(f"`out` '{folder}' is a file, but must be a folder.")
         if any((folder / name).exists() for name in (CONFIG, RESULT, METRICS, CHECKPOINTS)):
             raise UserError(f"'{folder}' already holds a run: resume it, or choose another `out`.")
-        _check_writable(next(path for path in (folder, *folder.parents) if path.exists()))
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise an `OSError` where no file can be made, by making one without a name: permissions do not tell all."""
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(folder)) from None
+        nearest = next(path for path in (folder, *folder.parents) if path.exists())
+        try:
+            tempfile.TemporaryFile(dir=nearest).close()  # permissions do not tell all
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(nearest)) from None
 
 
 def new_folder(out: str | None, name: str, start: Path = Path()) -> "RunFolder":
@@ -103,7 +99,6 @@ class RunFolder:
 
     @cached_property
     def checkpoints(self) -> "Checkpoints":
-        """Its checkpoints."""
         from shoal.runs.checkpoint import Checkpoints  # imports numpy and more: not needed to refuse a run
 
         return Checkpoints(self.path / CHECKPOINTS)

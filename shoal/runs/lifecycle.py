@@ -101,13 +101,9 @@ def reopened(kind: type[Stored], out: str | None, asked: Mapping[str, Any]) -> I
 
 
 def resume(
-    folder: RunFolder,
-    stored: Stored,
-    asked: Mapping[str, Any],
-    kind: type[Result],
-    build: Build[Result],
+    folder: RunFolder, stored: Stored, asked: Mapping[str, Any], kind: type[Result], build: Build[Result],
     observer: Observer,
-) -> Result:
+) -> Result:  # fmt: skip
     """Continue a run from its newest checkpoint; a finished one that is not extended is returned as it is."""
     with said_if_long(observer.note, "Checking the checkpoints."):
         checkpoint = folder.checkpoints.load(observer.tell)

@@ -48,13 +48,9 @@ class MetricsLog:
     """metrics.jsonl: one JSON object per line, flushed immediately; TensorBoard gets the same numbers."""
 
     def __init__(
-        self,
-        folder: Path,
-        tensorboard: bool,
-        keep_bytes: int = 0,
-        counter: str = "episode",
+        self, folder: Path, tensorboard: bool, keep_bytes: int = 0, counter: str = "episode",
         settings: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Lines after `keep_bytes` are dropped: a resumed run will write them again.
 
         `counter` is the key of a line that TensorBoard has as its x axis, `settings` are the run's hyperparameters.
@@ -101,8 +97,7 @@ class MetricsLog:
         if self._events is not None:
             with writing(self._events.path):
                 scalars = _scalars(clean)
-                step = int(scalars.pop(self._counter))
-                self._events.add(scalars, step)
+                self._events.add(scalars, step=int(scalars.pop(self._counter)))
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""

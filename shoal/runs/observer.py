@@ -54,12 +54,11 @@ class Quiet(Observer):
         self._say = say
 
     def tell(self, sentence: str) -> None:
-        """Pass it on."""
         self._say(sentence)
 
 
 class Display(Observer):
-    """A bar with a line of text below it on a terminal, an occasional line elsewhere.
+    """A bar with a line of text below it and sentences above it on a terminal, an occasional line elsewhere.
 
     Subclasses say what is trained and what is shown. Rich is imported when there is something to show: a run that is
     refused does without.
@@ -97,27 +96,22 @@ class Display(Observer):
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def begin(self, training: Any, folder: Path) -> None:
-        """Print what is trained and show the bar."""
         verb = f"Resuming at {training.counter} {training.done:,}" if training.done else "Training"
         self.tell(f"{verb}: {self.title(training)}, into {shown(folder)}")
         self._start(training.counter, training.total, training.done)
 
     def tell(self, sentence: str) -> None:
-        """Print a sentence above the bar."""
         self._write(lambda: self.console.print(worded(sentence), highlight=False, soft_wrap=True, markup=False))
 
     def note(self, sentence: str) -> None:
-        """Print it above the bar."""
         self.tell(sentence)
 
     def advance(self, training: Any) -> None:
-        """Refresh the display, if it is time."""
         self._training = training
         if self._due():
             self._draw()
 
     def aside(self, doing: str, total: int) -> Callable[[int], None]:
-        """Show it beside the bar, instead of the metrics."""
         self._line_soon()
         done = 0
 
@@ -144,7 +138,6 @@ class Display(Observer):
         return advance
 
     def end(self) -> None:
-        """Draw the final state and leave the bar."""
         if self._bar is not None:
             if self._training is not None:
                 self._draw()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -121,13 +122,10 @@ def check_settings(config: StoredConfig, folder: Path, checkpoint: "Checkpoint |
     settings, trained = config.settings, config.stored(checkpoint.meta["settings"]).settings
     changed = [name for name in settings if settings[name] != trained[name]]
     if changed and not (config.changeable.issuperset(changed) and sealed):  # a resume may have changed them
-        values = ", ".join(f"{name} is {_json(settings[name])} instead of {_json(trained[name])}" for name in changed)
+        text = partial(json.dumps, ensure_ascii=False)
+        values = ", ".join(f"{name} is {text(settings[name])} instead of {text(trained[name])}" for name in changed)
         source = checkpoint.path / "meta.json" if checkpoint.path.is_dir() else checkpoint.path
         raise UserError(f"'{path}' is damaged: {values}; restore what '{source}' says the run was trained with.")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def read_settings(folder: Path, kind: type[Stored]) -> Stored:

@@ -50,12 +50,10 @@ class SweepRun:
 
     @property
     def folder(self) -> Path:
-        """Its run folder."""
         return Path(self.config.out or "")
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
         return self.folder.name
 
     def result(self) -> TrainResult | None:

@@ -5,10 +5,10 @@ import dataclasses
 import queue
 import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from shoal.algorithms.base import check_choices
 from shoal.errors import UserError, counted
@@ -18,6 +18,7 @@ from shoal.sweeps.grid import SweepRun
 from shoal.system.child import STOPS, Child, Ended, Message, ended
 from shoal.system.memory import check_fits, free_memory, human_bytes
 from shoal.system.processors import usable_processors
+from shoal.system.streams import say
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.result import TrainResult
 
@@ -39,20 +40,43 @@ class Outcome:
     """It was finished before."""
 
 
-class Watcher(Protocol):
-    """What is told about the progress of all runs."""
+class Lines:
+    """Moves the bar, and prints a line for every run that ends, with the time left."""
+
+    def __init__(self, count: int, episodes: float, parallel: int, advance: Callable[..., None], quiet: bool) -> None:
+        self._count, self._parallel, self._quiet = count, parallel, quiet
+        self._ended, self._since = 0, time.monotonic()
+        self._to_do, self._done = episodes, 0.0
+        self._advance = advance
 
     def advance(self, episodes: float, skipped: bool = False) -> None:
-        """So many more episodes are done, over all runs; `skipped`: before this sweep, or they will never be played."""
-
-    def ended(self, outcome: Outcome) -> None:
-        """A run has ended."""
+        """Move the bar by episodes of any run; `skipped`: done before this sweep, or they will never be played."""
+        self._to_do -= episodes
+        if not skipped:
+            self._done += episodes
+        self._advance(episodes)
 
     def warned(self, run: SweepRun, sentence: str) -> None:
-        """A run has a warning."""
+        say(f"{run.name}: {sentence}")
+
+    def ended(self, outcome: Outcome) -> None:
+        from shoal.sweeps.summary import final_return
+
+        self._ended += 1
+        if outcome.error:
+            say(f"{outcome.run.name}: failed. {outcome.error}")
+        elif outcome.result is not None and not self._quiet:
+            value = final_return(outcome.result)
+            gave = "" if value is None else f"return {value:,.2f}, "
+            so_far, left = f"{self._ended} of {counted(self._count, 'run')}", self._count - self._ended
+            if left > 0 and self._done:
+                seconds = (time.monotonic() - self._since) * self._to_do / self._done
+                slower = max(1.0, self._parallel / left)  # the last runs have fewer others beside them
+                so_far += f", about {seconds * slower:,.0f} s left"
+            say(f"{outcome.run.name}: {gave}{outcome.result.seconds:,.1f} s ({so_far})")
 
 
-def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Watcher) -> tuple[list[Outcome], int | None]:
+def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Lines) -> tuple[list[Outcome], int | None]:
     """Run what is not finished; returns the outcomes and the signal that stopped all of them, if any.
 
     A run that fails does not end the others. At a signal all of them are asked to save and stop, at a second one they
@@ -110,7 +134,7 @@ def run_side_by_side(runs: Sequence[SweepRun], parallel: int, watcher: Watcher) 
     return [outcomes[run.name] for run in runs], stopped
 
 
-def _complete(run: SweepRun, watcher: Watcher) -> None:
+def _complete(run: SweepRun, watcher: Lines) -> None:
     """Draw the learning curve of a finished run that was killed before it could, and remove its empty log."""
     log = log_file(run)
     if log.exists() and not log.stat().st_size:
@@ -161,7 +185,6 @@ class _Process:
             self._child.process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once."""
         self._child.process.kill()
 
     def moved(self, episode: int) -> int:
@@ -239,5 +262,4 @@ def run_bytes(config: TrainConfig) -> int:
     most = most_samples(config, spec)
     transitions = -(-min(config.capacity, most or config.capacity) // config.copies)
     ring = ring_bytes(spec, RowLayout.of(spec, config.storage), config.copies, transitions)
-    processes = 1 + config.actors + (config.env_workers or 0)
-    return processes * PROCESS_BYTES + update_bytes(config, spec) + ring
+    return (1 + config.actors + (config.env_workers or 0)) * PROCESS_BYTES + update_bytes(config, spec) + ring

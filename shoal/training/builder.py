@@ -14,7 +14,7 @@ from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
-from shoal.envs.base import EnvSpec, VectorEnv
+from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
@@ -80,19 +80,14 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
             f"{counted(config.copies, 'copy', 'copies')}."
         )
     config, note = chosen_update(config)
-    team, precision = build_team(config, spec)
-    return Parts(config, env, team, ring, sampler, precision, note=note)
-
-
-def build_team(config: TrainConfig, spec: EnvSpec) -> tuple[BaseTeam, Precision]:
-    """The team, and the precision that it learns in; torch is imported only if it learns there."""
     if config.update == "native":
-        return NativeTeam(spec, config, config.seed, native_threads(config)), FULL
-    from shoal.algorithms import make_team
+        native = NativeTeam(spec, config, config.seed, native_threads(config))
+        return Parts(config, env, native, ring, sampler, note=note)
+    from shoal.algorithms import make_team  # torch is imported only if the team learns there
     from shoal.training.precision import make_precision
 
     team = make_team(spec, config, config.seed, make_device(config.device))
-    return team, make_precision(team, config)
+    return Parts(config, env, team, ring, sampler, make_precision(team, config), note=note)
 
 
 def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:

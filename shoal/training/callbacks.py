@@ -96,22 +96,18 @@ class Callback:
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-def overrides(callback: Callback, hook: str) -> bool:
-    """Whether a callback has a method of its own, in its class or set on the object."""
-    return getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook)
-
-
 class Hooks:
     """The overridden methods of a run's callbacks, by name: what nobody overrides costs an empty loop."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), run: Run | None = None) -> None:
         self._run = run
-        self._methods: dict[str, list[Callable[..., None]]] = {
-            hook: [getattr(callback, hook) for callback in callbacks if overrides(callback, hook)] for hook in HOOKS
+        methods = {hook: [getattr(callback, hook) for callback in callbacks] for hook in HOOKS}
+        self._methods: dict[str, list[Callable[..., None]]] = {  # overridden in the class, or set on the object
+            hook: [method for method in own if getattr(method, "__func__", None) is not getattr(Callback, hook)]
+            for hook, own in methods.items()
         }
 
     def __call__(self, hook: str, *arguments: Any) -> None:
-        """Call all methods of this name."""
         for method in self._methods[hook]:
             method(self._run, *arguments)
 

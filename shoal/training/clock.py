@@ -6,18 +6,8 @@ The names are the papers'. "target Q" has three parts, named after a colon.
 import time
 from collections.abc import Callable, Mapping
 
-PHASES = (
-    "action selection",
-    "environment",
-    "replay insertion",
-    "mini-batch sampling",
-    "target Q",
-    "Q loss",
-    "P loss",
-    "target update",
-    "other",
-)
 UPDATE_ALL_TRAINERS = ("mini-batch sampling", "target Q", "Q loss", "P loss", "target update")
+PHASES = ("action selection", "environment", "replay insertion", *UPDATE_ALL_TRAINERS, "other")
 
 
 class PhaseClock:

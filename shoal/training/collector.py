@@ -48,7 +48,7 @@ class Collecting:
         """The run begins, or resumes."""
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """Some more transitions; returns the episodes that ended with them. `phase` is told what begins."""
+        """Some more transitions; returns the episodes that ended with them. `phase` is called with each phase."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class Collecting:
 
 
 class Collector(Collecting):
-    """Plays all copies of a world in this process, step by step."""
+    """Plays all copies of a world in this process, a step of every copy at a time."""
 
     def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows) -> None:
         super().__init__(env)
@@ -81,7 +81,6 @@ class Collector(Collecting):
         self.returns = ReturnTracker(env.spec, env.episode_step == 0)
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
-        """One step of every copy."""
         phase("action selection")
         actions = self.actor.act(self.observation)
         if not np.isfinite(actions.sum()):
@@ -104,12 +103,11 @@ class Collector(Collecting):
         self.env.close()
 
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
-        """With it, the last observation and the rewards so far of the episodes under way."""
+        """Also the last observation, and the rewards so far of the episodes under way."""
         sums = {f"returns.{name}": array for name, array in self.returns.state().items()}
         return {"observation": self.observation, **sums}, super().state()[1]
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         super().load_state(arrays, counters)
         self.observation = arrays["observation"]
         self.returns.load_state({name: arrays[f"returns.{name}"] for name in self.returns.state()})

@@ -60,7 +60,6 @@ class Learner:
         return sums, {"updates": self.updates, "loss_count": self.loss_count, "sampling": generator}
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         prefix = "losses."
         self.losses = {name.removeprefix(prefix): sums for name, sums in arrays.items() if name.startswith(prefix)}
         self.updates, self.loss_count = counters["updates"], counters["loss_count"]

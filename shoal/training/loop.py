@@ -147,16 +147,13 @@ class TeamRun:
 
     @property
     def log_mark(self) -> LogMark:
-        """The end of metrics.jsonl."""
         return self.training.log_mark
 
     @property
     def started(self) -> bool:
-        """Whether even one step was possible."""
         return self.training.samples > 0
 
     def load(self, checkpoint: Checkpoint, folder: RunFolder) -> None:
-        """Continue from a checkpoint."""
         if missing := restore(self.training, checkpoint):
             folder.checkpoints.write_whole_ring()
             self.observer.tell(
@@ -233,7 +230,6 @@ class TeamRun:
         self._save(folder, log, with_ring=not finished or self.config.keep_replay)
 
     def _step(self) -> None:
-        """One step of all copies."""
         training = self.training
         if ended := training.step():
             self._hooks("on_episodes", ended)
@@ -244,7 +240,6 @@ class TeamRun:
         self.observer.advance(training)
 
     def _update(self, interrupt: Interrupt) -> None:
-        """All updates that are due."""
         training = self.training
         while training.owes_update() and interrupt.signal is None and training.stopped is None:
             training.update()
@@ -281,7 +276,6 @@ class TeamRun:
         self.training.milestones.close()
 
     def result(self, path: Path, signal: int | None = None) -> TrainResult:
-        """The run's results so far."""
         return result_so_far(self.training, path, signal)
 
     def finished(self, path: Path) -> TrainResult:

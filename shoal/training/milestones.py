@@ -63,12 +63,11 @@ class Milestones:
         raise disk.Damaged("they are another run's")
 
     def close(self) -> None:
-        """Close the world of the evaluations."""
         if self._env is not None:
             self._env.close()
 
     def reach(self, training: "Training", folder: Path, interrupt: Interrupt, observer: Observer) -> Evaluation | None:
-        """Do what is due after these episodes, outside of the training time; returns the evaluation, if one was."""
+        """Do what is due after these episodes, outside of the training time; returns the evaluation, if any."""
         episodes, passed, evaluation = training.episodes, self.passed, None
         if episodes == passed:
             return None
@@ -80,23 +79,20 @@ class Milestones:
             training.clock("other")
             try:
                 if evaluation_due:
-                    evaluation = self._evaluate(training, interrupt, observer)
-                    self._judge(training, evaluation, folder)
+                    self.latest = evaluation = self._evaluate(training, interrupt, observer)
+                    if self.best is None or evaluation.mean > self.best:
+                        facts = {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95}
+                        self._keep(training, folder / BEST, facts)
+                        self.best = evaluation.mean
+                    goal = self.config.stop_at_return
+                    if goal is not None and evaluation.mean >= goal:
+                        training.stop(f"the evaluation return {evaluation.mean:g} reached `stop_at_return={goal:g}`")
                 if snapshot_due:
                     self._keep(training, snapshot_path(folder, episodes), {})
             finally:
                 training.clock.start()
         self.passed = episodes
         return evaluation
-
-    def _judge(self, training: "Training", evaluation: Evaluation, folder: Path) -> None:
-        """Keep the weights if they are the best so far; stop the run if they are as good as it should become."""
-        if self.best is None or evaluation.mean > self.best:
-            self._keep(training, folder / BEST, {"return_mean": evaluation.mean, "return_ci95": evaluation.ci95})
-            self.best = evaluation.mean
-        goal = self.config.stop_at_return
-        if goal is not None and evaluation.mean >= goal:
-            training.stop(f"the evaluation return {evaluation.mean:g} reached `stop_at_return={goal:g}`")
 
     def _evaluate(self, training: "Training", interrupt: Interrupt, observer: Observer) -> Evaluation:
         """Play deterministically from the same initial states as every time."""
@@ -109,10 +105,8 @@ class Milestones:
                 raise Abandoned
             return policy(observation)
 
-        self.latest = play(self._env, act, episodes, observer.aside("evaluating: episode", episodes))
-        return self.latest
+        return play(self._env, act, episodes, observer.aside("evaluating: episode", episodes))
 
     def _keep(self, training: "Training", path: Path, facts: dict[str, Any]) -> None:
-        """Write the team's weights."""
         facts |= {"episode": training.episodes, "samples": training.samples, "updates": training.updates}
         write_weights(path, training.team.weights(), facts | {"settings": training.config.settings})

@@ -10,7 +10,7 @@ from torch import Tensor
 from shoal.algorithms.precision import FULL, Precision
 from shoal.algorithms.team import Team
 from shoal.errors import UserError
-from shoal.networks import JointCritics
+from shoal.networks.critics import JointCritics
 from shoal.quantization.qat import Qat
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
@@ -37,16 +37,13 @@ class QatPrecision(Precision):
         self.qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent, targets=team.targets)
 
     def progress(self, done: float) -> None:
-        """Switch quantization on after its delay."""
         self.qat.progress(done)
 
     def state(self) -> dict[str, Tensor]:
-        """Whether it is on, and the ranges of all layers' inputs."""
         return {f"qat.{name}": value for name, value in self.qat.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Copy into the tensors that the layers look at."""
-        for name, tensor in self.state().items():
+        for name, tensor in self.state().items():  # which the layers look at
             tensor.copy_(state_of(state, name, tensor.shape))
 
 
@@ -83,26 +80,21 @@ class SchemePrecision(Precision):
                         setattr(module, method, _inside(self.run.context, plain))
 
     def learning(self) -> AbstractContextManager[object]:
-        """Run the update in the emulation, unless only some networks are."""
         return self.run.context() if self.whole else nullcontext()
 
     def of(self, network: str, parameters: Sequence[Tensor]) -> Precision:
-        """The precision with this network's own loss scale."""
         return _NetworkPrecision(self, network, [self.names[id(parameter)] for parameter in parameters])
 
     def state(self) -> dict[str, Tensor]:
-        """Counters, loss scales, and what rounding remembers."""
         return {f"scheme.{name}": value for name, value in self.run.state().items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state` returned."""
         from shoal.numerics.schemes.run import part_of
 
         state_of(state, "scheme.mac.calls", torch.Size([1]))
         self.run.load_state(part_of(state, "scheme."))
 
     def metrics(self) -> dict[str, float]:
-        """Loss scales, skipped steps, MACs so far and their event counts."""
         return self.run.metrics()
 
 
@@ -113,16 +105,13 @@ class _NetworkPrecision(Precision):
         self.run, self.network, self.names = whole.run, network, names
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """The loss times the network's scale."""
         self._finite = bool(loss.detach().isfinite())
         return self.run.scaled(self.network, loss)
 
     def accept(self, gradients: list[Tensor]) -> bool:
-        """Round the gradients, undo the scale, and adjust it."""
         return self.run.accept(self.network, dict(zip(self.names, gradients, strict=True)), self._finite)
 
     def step(self, parameters: list[Tensor], moments: list[Tensor], step: Callable[[], None]) -> None:
-        """Step, and round weights and moments."""
         self.run.apply(dict(zip(self.names, parameters, strict=True)), lambda: moments, step)
 
 

@@ -15,27 +15,23 @@ MOST_GROUPS = 3  # whose returns fit beside the bar
 
 
 class ProgressDisplay(Display):
-    """A bar with return, steps per second, share of time per phase and time left."""
+    """A bar with returns, or how far updates catch up; steps per second, share of time per phase and time left."""
 
     def __init__(self) -> None:
         super().__init__()
         self._learns = False
 
     def title(self, training: "Training") -> str:
-        """Algorithm, world and length."""
         config = training.config
         return f"{config.algorithm} on {config.env}, {counted(config.episodes, 'episode')}"
 
     def metrics(self, training: "Training") -> str:
-        """The returns, unless updates catch up."""
         return catching_up(training) or summary(training)
 
     def below(self, training: "Training") -> str:
-        """Speed and time per phase."""
         return timing(training, self.console.width if self.has_bar else math.inf)
 
     def advance(self, training: Any) -> None:
-        """Refresh the display, if it is time."""
         if not self._learns and training.updates:
             self._learns = True
             self._line_soon()  # all updates that the warm-up owes come now

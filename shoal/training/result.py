@@ -15,7 +15,7 @@ from shoal.training.returns import Episode, columns, means
 if TYPE_CHECKING:
     from shoal.training.loop import Training
 
-Figures = dict[str, dict[str, float | None]]
+ByPlayer = dict[str, dict[str, float | None]]  # by name, of the trained team, the random one, or training
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class TrainResult:
     return_noisy_ci95: float | None = None
     return_prey: float | None = None
     """With learning prey: its training return, mean over the last 1,000 episodes."""
-    agents: Figures = dataclasses.field(default_factory=dict)
+    agents: ByPlayer = dataclasses.field(default_factory=dict)
     """Returns of each agent, by name: the mean in training (last 1,000 episodes) as "training", of the evaluations as
     "deterministic", "noisy" and "random", and the half-widths of their intervals as "random_ci95", …"""
-    groups: Figures = dataclasses.field(default_factory=dict)
+    groups: ByPlayer = dataclasses.field(default_factory=dict)
     """Returns per agent of each group (predator, prey), by name; likewise."""
-    figures: Figures = dataclasses.field(default_factory=dict)
+    figures: ByPlayer = dataclasses.field(default_factory=dict)
     """What the world reports of an episode (landmarks_covered), by name; likewise."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
@@ -63,7 +63,7 @@ class TrainResult:
         fields: dict[str, Any] = {f"return_{player}": evaluation.mean for player, evaluation in played.items()}
         fields |= {f"return_{player}_ci95": evaluation.ci95 for player, evaluation in played.items()}
         for field, evaluations in by_player(played).items():
-            training: Figures = getattr(self, field)
+            training: ByPlayer = getattr(self, field)
             fields[field] = {name: training[name] | values for name, values in evaluations.items()}
         return dataclasses.replace(self, **fields)
 
@@ -76,9 +76,9 @@ class TrainResult:
 COLUMNS = ("agents", "groups", "figures")  # fields of a result and of an evaluation that hold numbers by name
 
 
-def by_player(played: Mapping[str, Evaluation]) -> dict[str, Figures]:
+def by_player(played: Mapping[str, Evaluation]) -> dict[str, ByPlayer]:
     """Evaluations as fields of a result: means as "random", …, half-widths of their intervals as "random_ci95", …"""
-    fields: dict[str, Figures] = {field: {} for field in COLUMNS}
+    fields: dict[str, ByPlayer] = {field: {} for field in COLUMNS}
     for player, evaluation in played.items():
         for field, by_name in fields.items():
             for name, (mean, ci95) in getattr(evaluation, field).items():
@@ -86,8 +86,8 @@ def by_player(played: Mapping[str, Evaluation]) -> dict[str, Figures]:
     return fields
 
 
-def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
-    """Figures under the names that --json has, such as return_random_ci95/group/prey; those of `plain` need no word."""
+def flat(fields: Mapping[str, ByPlayer], plain: str) -> dict[str, float | None]:
+    """Numbers under the names that --json has, such as return_random_ci95/group/prey; those of `plain` need no word."""
     endings = {plain: "", f"{plain}_ci95": "_ci95"}
     forms = {"agents": "return{}/agent/{}", "groups": "return{}/group/{}", "figures": "{1}{0}"}
     return {
@@ -98,7 +98,7 @@ def flat(fields: Mapping[str, Figures], plain: str) -> dict[str, float | None]:
     }
 
 
-def training_figures(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, Figures]:
+def training_means(spec: EnvSpec, episodes: Collection[Episode]) -> dict[str, ByPlayer]:
     """Means of training episodes as fields of a result."""
     return {
         field: {name: {"training": value} for name, value in means(named).items()}
@@ -110,7 +110,7 @@ def result_so_far(training: "Training", path: Path, signal: int | None) -> Train
     """The results of a run so far; `signal` is the one that stopped it, if any."""
     phases = training.clock.by_phase()
     seconds = sum(phases.values())  # of the same moment
-    named: dict[str, Any] = training_figures(training.env.spec, training.last)
+    named: dict[str, Any] = training_means(training.env.spec, training.last)
     return TrainResult(
         run=str(path),
         finished=signal is None,
@@ -141,13 +141,12 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
     }
     if spec.team:
         line["return_prey"] = _mean(episode.prey for episode in episodes if episode.prey is not None)
-    line |= flat(training_figures(spec, episodes), "training")
+    line |= flat(training_means(spec, episodes), "training")
     if evaluation is not None:  # under the names of `shoal evaluate --json`
         line |= {"evaluate/return_mean": evaluation.mean, "evaluate/return_ci95": evaluation.ci95}
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
-        named = flat(by_player({"plain": evaluation}), "plain")
-        line |= {f"evaluate/{name}": value for name, value in named.items()}
+        line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
     return {
         **line,
         "seconds": seconds,

@@ -78,8 +78,14 @@ class ReturnTracker:
     def add(self, step: Step) -> list[Episode]:
         """Add one step; returns the episodes that ended with it."""
         self.sums += step.reward
-        if self._unlimited is not None:
-            self._warn_if_endless(self._unlimited, step)
+        if self._unlimited is not None:  # say why nothing seems to happen if agents do not end one, either
+            self._steps = np.where(step.ended, 0, self._steps + 1)
+            if LONG in self._steps:
+                warnings.warn(
+                    f"An episode of {self._unlimited} has taken {LONG:,} steps and there is no limit; "
+                    "set `episode_length`.",
+                    stacklevel=1,
+                )
         if not step.ended.any():
             return []
         ended = []
@@ -93,21 +99,10 @@ class ReturnTracker:
             self.counts[copy] = True
         return ended
 
-    def _warn_if_endless(self, world: str, step: Step) -> None:
-        """Say why nothing seems to happen where no limit ends an episode and the agents do not, either."""
-        self._steps = np.where(step.ended, 0, self._steps + 1)
-        if LONG in self._steps:
-            warnings.warn(
-                f"An episode of {world} has taken {LONG:,} steps and there is no limit; set `episode_length`.",
-                stacklevel=1,
-            )
-
     def state(self) -> dict[str, NDArray]:
-        """Running sums, as arrays."""
         return {"sums": self.sums, "counts": self.counts}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Continue from what `state` returned."""
         self.sums[:] = state["sums"]
         self.counts[:] = state["counts"]
 

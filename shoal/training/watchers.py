@@ -32,9 +32,6 @@ GIVE_UP = 300.0  # seconds in one step after which a run that was asked to stop 
 LARGE_RETURN = 1e6  # a larger return explains why training diverges: networks and losses are in float32
 
 
-# ---- compilation -----------------------------------------------------------------------------------------------------
-
-
 class CompilationReport(BackgroundThread, event.Listener):
     """Tells the user why they wait if compiling takes long, then its progress, and when it is done.
 
@@ -48,11 +45,9 @@ class CompilationReport(BackgroundThread, event.Listener):
         self._begun = self._compiled = 0
 
     def on_start(self, event: Any) -> None:
-        """Numba begins to compile a function."""
         self._begun += 1
 
     def on_end(self, event: Any) -> None:
-        """It is compiled."""
         self._compiled += 1
 
     def __enter__(self) -> "CompilationReport":
@@ -63,8 +58,7 @@ class CompilationReport(BackgroundThread, event.Listener):
         super().__exit__(*error)
         event.unregister("numba:compile", self)
         if self._reported:
-            seconds = time.monotonic() - self._since
-            self._tell(f"Compiled {counted(self._compiled, 'function')} in {seconds:.0f} s.")
+            self._tell(f"Compiled {counted(self._compiled, 'function')} in {time.monotonic() - self._since:.0f} s.")
 
     def _run(self) -> None:
         while not self._over.wait(self._every if self._reported else self._first):
@@ -73,9 +67,6 @@ class CompilationReport(BackgroundThread, event.Listener):
             elif self._begun:  # not where loading takes long
                 self._tell("Compiling native code for this machine; it is cached for later runs.")
                 self._reported = True
-
-
-# ---- warm-up ---------------------------------------------------------------------------------------------------------
 
 
 class WarmUp:
@@ -115,9 +106,6 @@ class WarmUp:
             f"Nothing {was} learned: the run {ends} {samples:,} samples, before the warm-up of "
             f"{self._needed:,}; set `warmup` or `episodes`."
         )
-
-
-# ---- other programs --------------------------------------------------------------------------------------------------
 
 
 class Contention:
@@ -161,8 +149,7 @@ class Contention:
 
     def _of_others(self) -> float:
         """Seconds that this process's CPUs were busy, less its own and those of the processes that it has started."""
-        numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-        usable = {f"cpu{number}" for number in numbers}
+        usable = {f"cpu{number}" for number in (os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ())}
         lines = (line.split() for line in read_text(self._root / "proc/stat").splitlines())
         try:
             busy = [int(words[column]) for words in lines if words and words[0] in usable for column in BUSY]
@@ -183,9 +170,6 @@ class Contention:
         return seconds
 
 
-# ---- an environment that hangs ---------------------------------------------------------------------------------------
-
-
 class StallWatch(BackgroundThread):
     """A thread that reports a step that takes long, and ends it if the run was asked to stop."""
 
@@ -196,8 +180,7 @@ class StallWatch(BackgroundThread):
     def _run(self) -> None:
         samples, since, reported = -1, time.monotonic(), False
         while not self._over.wait(STALL_CHECK):
-            stepping = self._training.clock.phase == "environment"
-            if not stepping or self._training.samples != samples:
+            if self._training.clock.phase != "environment" or self._training.samples != samples:
                 samples, since, reported = self._training.samples, time.monotonic(), False
                 continue
             stuck = time.monotonic() - since
@@ -213,9 +196,6 @@ class StallWatch(BackgroundThread):
         """What does not return; a worker that is waited for is named."""
         worker = getattr(self._training.env, "awaited", "")
         return f"{self._training.config.env} has not returned from step(){f' in {worker}' if worker else ''}"
-
-
-# ---- divergence ------------------------------------------------------------------------------------------------------
 
 
 def remedy(training: "Training") -> str:

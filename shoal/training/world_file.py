@@ -25,14 +25,13 @@ def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
     """The text of world.json for a run that is trained here; worlds that need no trust are not signed."""
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EnvSpec)}
     fields |= {name: None if fields[name] is None else fields[name].tolist() for name in BOUNDS}
-    signed = untrusted(config.env, config.env_options)
-    signature = sign(folder, config.env, config.env_options) if signed else ""
     named = {"env": config.env, "env_options": config.env_options}
+    signature = sign(folder, *named.values()) if untrusted(*named.values()) else ""
     return json.dumps(disk.sealed({**named, "spec": fields, "signature": signature}), indent=2) + "\n"
 
 
 def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) -> EnvSpec | None:
-    """The description of a run's world; None if it was not stored, or is damaged, of which `warn` is told."""
+    """The description of a run's world; None if it was not stored, or is damaged (then `warn` is called)."""
     if not (folder / WORLD).exists():  # trained by an earlier version
         return None
     try:

@@ -6,7 +6,7 @@ import torch
 
 from shoal.algorithms.minibatch import as_tensors, every_observation, put_actions
 from shoal.envs.base import EnvSpec
-from shoal.networks import own_actions, own_observations
+from shoal.networks.critics import own_actions, own_observations
 from shoal.replay import Batch
 
 CPU = torch.device("cpu")

@@ -11,9 +11,12 @@ import torch
 from shoal import TrainConfig, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
+from shoal.inference.correction import Correction
+from shoal.inference.options import ROUNDINGS
 from shoal.policies import quantize, torch_policy
 from shoal.policies.baselines_model import Model
 from shoal.policies.quantize import COMPARED, FullPrecision, WidthRecord, WidthSweep, _record, sweep
+from shoal.policies.quantize_options import QuantizeOptions
 from shoal.policies.run import RunPolicy, load_run
 from shoal.policies.stable_baselines import BaselinesPolicy
 from shoal.policies.torch_policy import Thinned, choices_kl, equal_actions, gaussians_kl
@@ -93,8 +96,8 @@ def test_corrections_add_rows(capsys, model, tmp_path):
     assert rows[0]["kl"] > rows[1]["kl"] > rows[2]["kl"] and len({row["bytes"] for row in rows[:3]}) == 1
     panel = json.loads((tmp_path / "quantize.json").read_text())["figures"][0]["panels"][0]
     assert [line["label"] for line in panel["series"]][:2] == ["weights", "weights, bias corrected"]
-    assert [*map(bool, quantize.chosen_corrections(False, "output-error"))] == [True]
-    assert quantize.chosen_corrections(False, "nearest") == ()
+    corrections = [WidthSweep.of(QuantizeOptions(correct_bias=False, rounding=way)).corrections for way in ROUNDINGS]
+    assert corrections == [(), (Correction(False, "output-error"),)]
 
 
 @pytest.mark.parametrize(("finished", "rows"), [(2, 2), (1, 1), (0, 0)])

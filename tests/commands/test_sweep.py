@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from shoal.commands.sweep import Lines, subject
+from shoal.commands.sweep import subject
 from shoal.sweeps.grid import sweep_runs
-from shoal.sweeps.side_by_side import Outcome
+from shoal.sweeps.side_by_side import Lines, Outcome
 from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 from tests.cli.helpers import one_sentence, strict

@@ -70,7 +70,7 @@ def image_policy(seed=0, activation="relu"):
 
 
 def few_bits(policy, x, bits=4):
-    """The policy with weights and inputs of layers frozen to so many bits, as training for few bits leaves it."""
+    """The policy with weights and inputs of layers frozen to so many bits, as quantization-aware training leaves it."""
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(x), strict=True):
         grid = Grid.of_numbers(seen.reshape(*seen.shape[:2], -1), bits, keep=(0,))

@@ -17,7 +17,7 @@ from shoal.inference import Explorer, make_engine
 from shoal.inference.engine import KINDS
 from shoal.inference.explore import explored
 from shoal.inference.grid import safe_bits
-from shoal.networks import Noise
+from shoal.networks.actors import Noise
 from shoal.quantization.export import from_team
 from shoal.quantization.qat import Qat
 from shoal.quantization.torch_engine import TorchEngine

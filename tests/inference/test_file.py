@@ -19,7 +19,7 @@ from tests.inference.policies import image_policy, observations, random_policy
 
 def written(tmp_path, policy, form=Form(), **facts):  # noqa: B008
     path = tmp_path / "policy.onnx"
-    write_whole(path, build(policy, form, facts).SerializeToString())
+    write_whole(path, build(replace(policy, metadata=facts), form).SerializeToString())
     return path
 
 

@@ -8,7 +8,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.inference.form import Form, layer_arrays
 from shoal.inference.int8_kernels import BITS, FIRST, SIZE, SQUASH, VERSION_AT
-from shoal.inference.native_engine import header_of, open_codes, pack_codes, packed_size, unpack_codes, verify_codes
+from shoal.inference.native_engine import header_of, open_codes, pack_codes, unpack_codes, verify_codes
 from tests.inference.policies import few_bits, image_policy, observations, random_policy
 
 SHAPES = [
@@ -26,7 +26,7 @@ def test_packed_codes_round_trip(shape, bits):
     buffer = pack_codes(policy, bits)
     verify_codes(buffer)
     assert not open_codes(buffer, header_of(policy, bits))[1].flags.writeable and buffer.flags.writeable
-    assert buffer.ctypes.data % 64 == 0 and buffer.size % 64 == 0 and buffer.size == packed_size(policy)
+    assert buffer.ctypes.data % 64 == 0 and buffer.size % 64 == 0 and buffer.size == header_of(policy, bits)[SIZE]
     for layer, found in zip(policy.layers, unpack_codes(buffer, policy), strict=True):
         for name, array in layer_arrays(layer, Form("int8", bits), by_rows=True).items():
             assert np.array_equal(found[name], array) and found[name].dtype == array.dtype

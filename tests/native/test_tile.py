@@ -88,8 +88,8 @@ def test_products_of_any_shape(dtype, m, k, columns):
     for b, ldb in ((whole, columns), (panels(whole), 0)):
         for ldc in (columns, 0):
             c = np.zeros(m * columns, dtype)
-            operands = (at(c), ldc, m, at(a), k, 1, at(b), ldb, k + 3, 2)
-            product.loop(like, item, *operands, m, k, columns, 0, 0, ZERO, PLAIN)
+            operands = (at(c), ldc, at(a), at(b), ldb, k, 1)
+            product.loop(like, item, *operands, k, columns, m, m, k + 3, 2, 0, 0, ZERO, PLAIN)
             found = c.reshape(m, columns) if ldc else np.concatenate(unpacked(c, m, columns), axis=1)
             np.testing.assert_allclose(found, wanted, atol=1e-3 if dtype == np.float32 else 1e-10)
 

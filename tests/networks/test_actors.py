@@ -7,7 +7,7 @@ from scipy import stats
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.envs.base import EnvSpec
-from shoal.networks import Actors, Noise
+from shoal.networks.actors import Actors, Noise
 from shoal.networks.layout import Random
 
 CPU = torch.device("cpu")

@@ -1,10 +1,12 @@
 """Stacked networks and critics are loops over plain ones: values, and gradients of all that wants one."""
 
+import numpy as np
 import pytest
 import torch
 
-from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.layout import Random, full
+from shoal.networks.critics import JointCritics
+from shoal.networks.layout import Random
+from shoal.networks.stacked import StackedMLP
 from tests.algorithms.plain import critic_nets
 from tests.algorithms.test_oracle import make_spec
 
@@ -25,7 +27,7 @@ def randn(*shape, seed=0):
 
 def network(stack, widths):
     """A stacked network whose biases are no zeros."""
-    stacked = StackedMLP([full(stack, width) for width in widths], Random(0))
+    stacked = StackedMLP([np.ones((stack, width), bool) for width in widths], Random(0))
     with torch.no_grad():
         for k, values in enumerate(stacked.flat):
             values.copy_(randn(*values.shape, seed=k))

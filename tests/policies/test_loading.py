@@ -15,7 +15,7 @@ from stable_baselines3 import PPO
 import shoal as package
 from shoal import TrainConfig, train
 from shoal.errors import UserError
-from shoal.policies.trained import kind_of
+from shoal.policies.trained import check_loadable
 from shoal.training.evaluation import evaluate_team
 from shoal.training.saved_team import acting_team, load_team
 from tests.policies.zips import make, saved
@@ -220,7 +220,7 @@ def test_wrong_paths_and_options_are_refused(folder, name, options, said):
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
     os.mkfifo(tmp_path / "model.zip")
     with pytest.raises(UserError, match="not a regular file"):
-        kind_of(str(tmp_path / "model.zip"))
+        check_loadable(str(tmp_path / "model.zip"))
 
 
 def test_policy_in_another_compatible_world(folder):

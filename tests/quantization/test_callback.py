@@ -1,4 +1,4 @@
-"""Training Stable-Baselines3 models for few bits: what the callback does, and what their zips say of it."""
+"""Training Stable-Baselines3 models for low precision: what the callback does, and what their zips say of it."""
 
 import gymnasium
 import numpy as np

@@ -1,11 +1,13 @@
 """Quantizers on layers change the operands of their products, and can be taken off again."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.layout import Random, full
+from shoal.networks.critics import JointCritics
+from shoal.networks.layout import Random
+from shoal.networks.stacked import StackedMLP
 from shoal.quantization.layers import attach, attached, detach_all, find_layers
 from tests.quantization.teams import choice_spec
 
@@ -22,7 +24,7 @@ class Scaled:
 
 def modules():
     generator = torch.Generator().manual_seed(0)
-    stack = StackedMLP([full(2, width) for width in (5, 4, 3, 2)], Random(0))
+    stack = StackedMLP([np.ones((2, width), bool) for width in (5, 4, 3, 2)], Random(0))
     spec = choice_spec()
     joint = torch.randn(7, spec.agents * (spec.observation_size + spec.action_size), generator=generator)
     torch.manual_seed(0)

@@ -12,7 +12,8 @@ from shoal.errors import UserError
 from shoal.inference import Head, Linear, Policy
 from shoal.inference.correction import Correction, corrected
 from shoal.inference.grid import value_range
-from shoal.networks import Actors, JointCritics
+from shoal.networks.actors import Actors
+from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Random
 from shoal.quantization.affine import Quantizer, simulate
 from shoal.quantization.layers import find_layers

@@ -12,7 +12,8 @@ from shoal.algorithms.maddpg import MADDPG
 from shoal.algorithms.masac import MASAC
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks import Actors, JointCritics
+from shoal.networks.actors import Actors
+from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Random
 from shoal.quantization.affine import Quantizer, codes, simulate
 from shoal.quantization.callback import TARGETS

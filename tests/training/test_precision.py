@@ -1,4 +1,4 @@
-"""Runs that train in few bits: updates through a MAC unit or in a scheme, with loss scaling."""
+"""Runs that train in low precision: updates through a MAC unit or in a scheme, with loss scaling."""
 
 import dataclasses
 import json

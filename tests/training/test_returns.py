@@ -8,7 +8,7 @@ from shoal import make_env
 from shoal.commands.console import warnings_as_sentences
 from shoal.envs.base import EnvSpec, Step
 from shoal.training.evaluation import play, random_act
-from shoal.training.result import flat, training_figures
+from shoal.training.result import flat, training_means
 from shoal.training.returns import Episode, ReturnTracker, confidence95
 from tests.toys import Toy
 
@@ -62,12 +62,12 @@ def test_team_and_prey_returns_without_shortened_episodes():
 def test_returns_by_agent_and_by_group():
     spec = EnvSpec("sides", ("adversary_0", "agent_0", "agent_1"), (1, 1, 1), (2, 2, 2), True, metrics=("goals",))
     episodes = [Episode(1.0, None, (3.0, 1.0, -1.0), (2.0,)), Episode(2.0, None, (5.0, 1.0, 0.0), (4.0,))]
-    line = flat(training_figures(spec, episodes), "training")
+    line = flat(training_means(spec, episodes), "training")
     assert line == {
         "return/agent/adversary_0": 4.0, "return/agent/agent_0": 1.0, "return/agent/agent_1": -0.5,
         "return/group/adversary": 4.0, "return/group/agent": 0.25, "goals": 3.0,
     }  # fmt: skip
-    assert flat(training_figures(spec, []), "training") == dict.fromkeys(line)
+    assert flat(training_means(spec, []), "training") == dict.fromkeys(line)
 
 
 def test_play_returns_the_two_sides_of_a_hunt():

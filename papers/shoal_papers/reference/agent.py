@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from shoal.algorithms.base import Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
-from shoal.networks import NoiseSource
-from shoal.networks.layout import Random, full, xavier
+from shoal.networks.actors import NoiseSource
+from shoal.networks.layout import Random, xavier
 from shoal_papers.reference.replay import ListSampler, Replays
 
 
@@ -189,7 +189,7 @@ def start(networks: Sequence[nn.Sequential], random: Random) -> None:
             if parameter.dim() == 1:
                 parameter.zero_()
             else:
-                real_out, real_in = (full(1, size)[0] for size in parameter.shape)
+                real_out, real_in = (np.ones(size, bool) for size in parameter.shape)
                 parameter.copy_(torch.from_numpy(xavier(real_in, real_out, random)).T)
 
 

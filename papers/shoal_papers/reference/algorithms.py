@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.algorithms.base import Phase
-from shoal.networks import NoiseSource
+from shoal.networks.actors import NoiseSource
 from shoal_papers.reference.agent import Agent, AgentBatch, entropy, gumbel
 
 

@@ -18,9 +18,9 @@ from shoal.algorithms.base import Arrays, BaseTeam, Phase
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
-from shoal.networks import Noise, to_arrays, to_tensors
-from shoal.networks.actors import load_noise_states, noise_states
+from shoal.networks.actors import Noise, load_noise_states, noise_states
 from shoal.networks.layout import Widths, actor_names, actor_widths, critic_names, critic_widths, initial_random
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.seeding import stream_seed
 from shoal_papers.reference.agent import Agent, gumbel, start
 from shoal_papers.reference.algorithms import MADDPGAgent, MASACAgent

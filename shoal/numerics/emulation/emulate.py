@@ -66,7 +66,12 @@ def emulate(
     given = {"forward": forward, "grad_input": grad_input, "grad_weight": grad_weight}
     if (mac is None) == all(unit is None for unit in given.values()):
         raise UserError("emulate needs one unit for all products, or units by role (forward, grad_input, grad_weight).")
-    units = {name: _unit(unit if mac is None else mac) for name, unit in given.items()}
+    units: dict[str, MacUnit | None] = {}
+    for role, own in given.items():
+        unit = own if mac is None else mac
+        if unit is not None and not isinstance(unit, MacUnit | str):
+            raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
+        units[role] = parse_mac(unit) if isinstance(unit, str) else unit
     return Emulation(units, strict, whole_number("seed", seed), stats)
 
 
@@ -226,15 +231,6 @@ class Emulation:
         self.check(op, why)
         self.counts.add(op, "backward" if in_backward() else "forward", macs, None)
 
-    def role_in_backward(self, op: str) -> str:
-        """The role of a product in a custom backward, which does not say which gradient it computes."""
-        if self.strict and self.units["grad_input"] != self.units["grad_weight"]:
-            raise UserError(
-                f"{op} cannot be emulated in a custom backward: it may be grad_input or grad_weight, which have "
-                'different units; specify it with shoal.numerics.role("grad_weight").'
-            )
-        return "grad_input"
-
 
 class Times(NamedTuple):
     """The multiplication that a function in `emulation/ops.py` uses."""
@@ -245,7 +241,12 @@ class Times(NamedTuple):
     def roles(self, x: Tensor, y: Tensor, y_is_weight: bool = False) -> Roles:
         """Readers of X and Y, and units for X·Y and its gradients."""
         own = self.emulation
-        role = here.role or (own.role_in_backward(self.op) if in_backward() else "forward")
+        role = here.role or ("grad_input" if in_backward() else "forward")
+        if not here.role and role != "forward" and own.strict and own.units["grad_input"] != own.units["grad_weight"]:
+            raise UserError(
+                f"{self.op} cannot be emulated in a custom backward: it may be grad_input or grad_weight, which have "
+                'different units; specify it with shoal.numerics.role("grad_weight").'
+            )
         y_is_weight = y_is_weight or own.is_weight(y)
         x_is_weight = not y_is_weight and own.is_weight(x)
         layer = own.casts.layer(y if y_is_weight else x) or self.op if own.casts is not None else ""
@@ -303,14 +304,6 @@ class Emulated(nn.Module):
         """The module's output."""
         with self.emulation:
             return self.module(*args, **kwargs)
-
-
-def _unit(unit: EmulatedUnit) -> MacUnit | None:
-    if isinstance(unit, str):
-        return parse_mac(unit)
-    if unit is not None and not isinstance(unit, MacUnit):
-        raise UserError(f"emulate needs MacUnits or their names, not {unit!r}.")
-    return unit
 
 
 @lru_cache(maxsize=64)

@@ -134,8 +134,8 @@ class FloatFormat:
         if math.isnan(value) and self.nans:
             if not self.signed_zero:
                 return 2 ** (self.width - 1)
-            quiet = 2 ** (self.mantissa - 1) if self._reserves_top else 1  # the canonical quiet NaN of IEEE formats
-            return self._largest_code + quiet + (1 if self._reserves_top else 0)
+            quiet = 2 ** (self.mantissa - 1) + 1 if self._reserves_top else 1  # the canonical quiet NaN of IEEE formats
+            return self._largest_code + quiet
         if math.isinf(value) and self.infinities:
             return sign + self._largest_code + 1
         if value == 0:
@@ -207,25 +207,18 @@ class FloatFormat:
     def _magnitude(self, code: int) -> float:
         """The value of a finite magnitude code f·2^m + t."""
         field, fraction = divmod(code, 2**self.mantissa)
-        implicit = 2**self.mantissa
-        if field > 0:
-            return math.ldexp(implicit + fraction, field - self.exponent_bias - self.mantissa)
-        if self.subnormals == "gradual":
-            return math.ldexp(fraction, 1 - self.exponent_bias - self.mantissa)
-        if self.subnormals == "normal" and fraction > 0:
-            return math.ldexp(implicit + fraction, -self.exponent_bias - self.mantissa)
-        return 0.0
+        if field > 0 or (self.subnormals == "normal" and fraction > 0):
+            return math.ldexp(2**self.mantissa + fraction, field - self.exponent_bias - self.mantissa)
+        return math.ldexp(fraction, 1 - self.exponent_bias - self.mantissa) if self.subnormals == "gradual" else 0.0
 
     def _magnitude_code(self, magnitude: float) -> int:
         """Candidate code of a magnitude: correct if it decodes to the same magnitude."""
-        exponent = math.frexp(magnitude)[1] - 1
         lowest = -self.exponent_bias if self.subnormals == "normal" else 1 - self.exponent_bias
-        exponent = max(exponent, lowest)
+        exponent = max(math.frexp(magnitude)[1] - 1, lowest)
         multiple = int(math.ldexp(magnitude, self.mantissa - exponent))
-        field = exponent + self.exponent_bias
         if self.subnormals == "gradual" and multiple < 2**self.mantissa:
             return multiple
-        return (field << self.mantissa) + multiple - 2**self.mantissa
+        return ((exponent + self.exponent_bias - 1) << self.mantissa) + multiple
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from shoal.errors import UserError, check_range, whole_number
+from shoal.errors import UserError, whole_number
 from shoal.numerics.formats.notation import parse, unit_parts
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.hardware import tables
@@ -74,7 +74,16 @@ def datapath_of(unit: AnyUnit) -> Datapath:
     elif isinstance(unit, MacUnit):
         path = unit.datapath
     else:
-        path = _read(unit)
+        operands, cfg, accumulator, options = unit_parts(unit)
+        if options:
+            raise UserError(
+                f"'{unit}' has options; cost depends on formats only, so leave out what is after the comma."
+            )
+        both: tuple[Scalar, Scalar] = (operands[0], operands[-1])
+        path = Datapath(both, accumulator or operands[0], cfg)
+        if accumulator is None:
+            kind = FloatFormat if isinstance(operands[0], FloatFormat) else FixedFormat
+            path = replace(path, accumulator=kind(*path.product_bits))
     operand = path.operands[0]
     if isinstance(operand, FixedFormat) and isinstance(path.accumulator, FloatFormat):
         raise UserError(
@@ -83,26 +92,13 @@ def datapath_of(unit: AnyUnit) -> Datapath:
     return path
 
 
-def _read(name: str) -> Datapath:
-    operands, cfg, accumulator, options = unit_parts(name)
-    if options:
-        raise UserError(f"'{name}' has options; cost depends on formats only, so leave out what is after the comma.")
-    both: tuple[Scalar, Scalar] = (operands[0], operands[-1])
-    if accumulator is not None:
-        return Datapath(both, accumulator, cfg)
-    path = Datapath(both, operands[0], cfg)
-    kind = FloatFormat if isinstance(operands[0], FloatFormat) else FixedFormat
-    return Datapath(both, kind(*path.product_bits), cfg)
-
-
 def mac_cost(unit: AnyUnit, pes: int = tables.SYSTEM_PES, dsps: bool = True) -> Cost:
     """The cost of a MAC unit and of a system with `pes` of them (the slides' array has 16 × 4).
 
     Without `dsps` the significands of floats with more than three mantissa bits are multiplied in LUTs, too.
     """
     path = datapath_of(unit)
-    pes = whole_number("pes", pes)
-    check_range("pes", pes, 1, MOST_PES)
+    pes = whole_number("pes", pes, 1, MOST_PES)
     multiplier, accumulator = multiplier_area(path, dsps), accumulator_area(path.accumulator)
     converter = converter_area(path)
     parts = [part for part in (multiplier, converter, accumulator) if part]
@@ -197,16 +193,20 @@ def _system(path: Datapath, pes: int, dsps: bool, unit: Area, accumulator: Area)
     of both multipliers count; with that one they cancel. For another number of PEs, the part of the surroundings that
     depends on the output width is assumed to grow in proportion.
     """
-    row = _system_rows().get(_key(path))
+    row = {_key(datapath_of(name)): known for name, known in tables.SYSTEM.rows.items()}.get(_key(path))
     if row and pes == tables.SYSTEM_PES and (dsps or not _wide(path)):
         return Area(*row, "tabulated", 0.0, tables.SYSTEM.source)
     fit = _surroundings_fit()
     around = fit((path.accumulator.width,))
     grown = (pes / tables.SYSTEM_PES - 1) * float(fit.coefficients[1]) * path.accumulator.width
     if _key(path) == _key(datapath_of("fp32")):  # with DSPs or without
-        luts, blocks = _fp32_surroundings()
-        luts, blocks = pes * unit.luts + luts + grown, pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
-        return Area(luts, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row")
+        parts = tables.SYSTEM.rows["fp32+fp32"], tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"]
+        # The FP32 system minus its array; the slides do not explain its DSPs (one per PE).
+        rest, blocks = (total - tables.SYSTEM_PES * (m + a) for total, m, a in zip(*parts, strict=True))
+        blocks = pes * unit.dsps + round(blocks * pes / tables.SYSTEM_PES)
+        return Area(
+            pes * unit.luts + rest + grown, blocks, "extrapolated", None, "array plus the surroundings of the FP32 row"
+        )
     anchor = datapath_of("E5M2:5")
     if _key(path) == _key(replace(anchor, accumulator=path.accumulator)):
         between = around.inside and accumulator.kind != "extrapolated" and pes == tables.SYSTEM_PES
@@ -248,19 +248,6 @@ def _surroundings_fit() -> Fit:
             parts = [multiplier_area(path), converter_area(path), accumulator_area(path.accumulator)]
             rows[(path.accumulator.width,)] = luts - tables.SYSTEM_PES * sum(part.luts for part in parts if part)
     return Fit("surroundings", ("1", "W"), lambda p: (1, *p), rows)
-
-
-@cache
-def _fp32_surroundings() -> tuple[float, int]:
-    """The FP32 system minus its array; the slides do not explain its DSPs (one per PE)."""
-    luts, dsps = tables.SYSTEM.rows["fp32+fp32"]
-    parts = (tables.MULTIPLIER.rows["fp32"], tables.ACCUMULATOR.rows["fp32"])
-    return luts - tables.SYSTEM_PES * sum(p[0] for p in parts), dsps - tables.SYSTEM_PES * sum(p[1] for p in parts)
-
-
-@cache
-def _system_rows() -> dict[tuple[object, ...], tables.Resources]:
-    return {_key(datapath_of(name)): row for name, row in tables.SYSTEM.rows.items()}
 
 
 def _key(path: Datapath) -> tuple[object, ...]:

@@ -78,12 +78,10 @@ def within(points: list[Point], point: Point) -> bool:
     """Whether a point lies in the convex hull of others, in one or two dimensions."""
     if len(point) == 1:
         return min(points) <= point <= max(points)
-    return any(_in_triangle(corners, point) for corners in combinations(points, 3))
-
-
-def _in_triangle(corners: tuple[Point, ...], point: Point) -> bool:
-    """Also for collinear corners, where the bounding box decides."""
-    boxed = all(min(axis) <= x <= max(axis) for x, axis in zip(point, zip(*corners, strict=True), strict=True))
-    sides = zip(corners, corners[1:] + corners[:1], strict=True)
-    turns = [(b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) for a, b in sides]
-    return boxed and (min(turns) >= 0 or max(turns) <= 0)
+    for corners in combinations(points, 3):  # also collinear ones, where the bounding box decides
+        boxed = all(min(axis) <= x <= max(axis) for x, axis in zip(point, zip(*corners, strict=True), strict=True))
+        sides = zip(corners, corners[1:] + corners[:1], strict=True)
+        turns = [(b[0] - a[0]) * (point[1] - a[1]) - (b[1] - a[1]) * (point[0] - a[0]) for a, b in sides]
+        if boxed and (min(turns) >= 0 or max(turns) <= 0):
+            return True
+    return False

@@ -68,7 +68,7 @@ def _rounded_product(exact: Fraction, multiplier: FloatMultiplier, events: Event
     """CFG 1 and 2: the magnitude of the product, rounded."""
     product, rounding = multiplier.product, multiplier.product_rounding
     if not multiplier.encoding.subnormal_outputs:
-        smallest, seen = Fraction(multiplier.smallest_normal), abs(exact)
+        smallest, seen = Fraction(product.min_normal), abs(exact)
         if multiplier.flush == "after-rounding":
             scale = Fraction(2) ** exponent_of(abs(exact))  # rounded in [1, 2), where nothing underflows
             wide = FloatFormat(8, product.mantissa)
@@ -119,31 +119,23 @@ def dot_exact(xs: Sequence[float], ys: Sequence[float], unit: MacUnit, draw: Dra
     k are steps 4k to 4k + 3; the single rounding of the exact order is step 0. A sum with an operand that is not finite
     counts no events.
     """
-    value, events = _dot(xs, ys, unit, draw)
-    finite = all(math.isfinite(operand) for operand in (*xs, *ys))
-    return value, events if finite else Events()
-
-
-def _dot(xs: Sequence[float], ys: Sequence[float], unit: MacUnit, draw: Draw) -> tuple:
     events = Events()
     products = [_known(multiply_exact(x, y, unit.multiplier, events), unit) for x, y in zip(xs, ys, strict=True)]
     if unit.order == "exact":
-        return _round_sum(products, unit, events, draw(0)), events
-    if unit.order == "kahan":
-        return _kahan(products, unit, events, draw), events
-    if unit.order == "pairwise":
-        return _pairwise(products, unit, events, draw), events
-    chunk = unit.chunk or max(1, len(products))
-    sums = [
-        _sequential(products[first : first + chunk], unit, events, first, draw)
-        for first in range(0, len(products), chunk)
-    ]
-    if not unit.chunk:
-        return (sums[0] if sums else 0.0), events
-    total = 0.0
-    for c, partial in enumerate(sums):
-        total = add_exact(total, partial, unit, events, draw(len(products) + c))
-    return total, events
+        value = _round_sum(products, unit, events, draw(0))
+    elif unit.order == "kahan":
+        value = _kahan(products, unit, events, draw)
+    elif unit.order == "pairwise":
+        value = _pairwise(products, unit, events, draw)
+    elif not unit.chunk:
+        value = _sequential(products, unit, events, 0, draw)
+    else:
+        value, firsts = 0.0, range(0, len(products), unit.chunk)
+        parts = [_sequential(products[k : k + unit.chunk], unit, events, k, draw) for k in firsts]
+        for c, partial in enumerate(parts, len(products)):
+            value = add_exact(value, partial, unit, events, draw(c))
+    finite = all(math.isfinite(operand) for operand in (*xs, *ys))
+    return value, events if finite else Events()
 
 
 def _sequential(products: Sequence[float], unit: MacUnit, events: Events, first: int, draw: Draw) -> float:
@@ -208,15 +200,9 @@ def _known(product: float, unit: MacUnit) -> float:
 
 
 def _round(
-    exact: Fraction,
-    format: Scalar,
-    rounding: str,
-    overflow: str,
-    events: Events,
-    random: int = 0,
-    random_bits: int = 1,
-    variant: str = "A",
-) -> float:
+    exact: Fraction, format: Scalar, rounding: str, overflow: str, events: Events,
+    random: int = 0, random_bits: int = 1, variant: str = "A",
+) -> float:  # fmt: skip
     """`round_exact`, with events counted."""
     negative = exact < 0
     free = round_magnitude(abs(exact), negative, format, rounding, "round", random, random_bits, variant)

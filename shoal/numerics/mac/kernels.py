@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
-from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE, MacPlan
-from shoal.numerics.rounding.kernels import BEYOND, M0, M1, S0, S1, S2, VANISHED, random_word, right, round_finite
-from shoal.numerics.rounding.plan import RoundingPlan
+from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE
+from shoal.numerics.rounding.kernels import BEYOND, VANISHED, random_word, round_finite
 from shoal.numerics.rounding.randomness import Keys
 
 SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
@@ -24,22 +23,16 @@ SPLIT = 134217729.0  # 2^27 + 1
 
 
 def multiply_outputs(
-    a: NDArray[np.float64],
-    b: NDArray[np.float64],
-    c: NDArray[np.float64],
-    outputs: NDArray[np.int64],
-    rules: tuple[MacPlan, RoundingPlan, RoundingPlan],
-    first: int,
-    keys: Keys,
-    counts: NDArray[np.int64],
-) -> None:
-    """c[o], flat, for each of the outputs o = i·columns + j: the dot product of a[i] and b[j].
+    begin: int, end: int, a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Keys
+) -> NDArray[np.int64]:
+    """c[o], flat, for the outputs[begin:end] o = i·columns + j: the dot product of a[i] and b[j]; returns counters.
 
     Stochastic: output o uses the word of index first + o under the upper keys, its steps words under the lower ones.
-    Events are added to `counts`.
     """
-    loop = {PAIRWISE: _pairwise, KAHAN: _kahan, EXACT: _exact_loop}.get(rules[0].order, _in_order)
-    loop(a, b, c, outputs, rules, first, keys, counts)
+    counts = np.zeros(4, np.int64)
+    loop = {PAIRWISE: _pairwise, KAHAN: _kahan, EXACT: _exact}.get(rules[0].order, _in_order)
+    loop(a, b, c, outputs[begin:end], rules, first, keys, counts)
+    return counts
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -114,82 +107,70 @@ def _kahan(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: A
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exact_loop(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+def _exact(a: Any, b: Any, c: Any, outputs: Any, rules: Any, first: int, keys: Any, counts: Any) -> None:
+    """All products as integers, in limbs of 32 bits; the sum is rounded once."""
     plan, product, sums = rules
     limbs = np.zeros(rules[0].exact_limbs, np.int64)
     for o in outputs:
         x, y, chance = a[o // b.shape[0]], b[o % b.shape[0]], _chance(first, o, keys)
-        c[o] = _exact(x, y, plan, product, sums, chance, counts, limbs)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _exact(x: Any, y: Any, plan: Any, product: Any, sums: Any, chance: Any, counts: Any, limbs: Any) -> Any:
-    """All products as integers, in limbs of 32 bits; the sum is rounded once."""
-    limbs[:] = 0
-    infinite, nan = 0.0, False
-    for k in range(x.size):
-        p = _multiply(x[k], y[k], plan, product, counts)
-        if np.isnan(p):
-            nan = True
-        elif np.isinf(p):
-            if infinite == 0:
-                infinite = p
-            elif infinite != p and plan.takes_nan:
+        limbs[:] = 0
+        infinite, nan = 0.0, False
+        for k in range(x.size):
+            p = _multiply(x[k], y[k], plan, product, counts)
+            if np.isnan(p):
                 nan = True
-        elif p != 0:
-            bits = np.float64(p).view(np.int64)
-            u = bits & 0x7FFFFFFFFFFFFFFF
-            place = (u >> 52) - 1075 - plan.exact_base  # p is significand·2^(exact_base + place)
-            significand = (u & ((1 << 52) - 1)) | (1 << 52)
-            if place < 0:  # its last bits are zeros
-                significand >>= -place
-                place = np.int64(0)
-            first, shift = place // LIMB, place % LIMB
-            low, high = significand & 0xFFFFFFFF, significand >> 32
-            sign = -1 if bits < 0 else 1
-            limbs[first] += sign * ((low << shift) & 0xFFFFFFFF)
-            limbs[first + 1] += sign * ((low >> (32 - shift)) + ((high << shift) & 0xFFFFFFFF))
-            limbs[first + 2] += sign * (high >> (32 - shift))
-    if nan:
-        return np.nan
-    if infinite != 0:
-        return plan.infinite_positive if infinite > 0 else plan.infinite_negative
-    way = -1.0 if _settle(limbs) else 1.0
-    if plan.wraps:  # only the lower bits matter; higher ones are split off, as float64 could not hold them all
-        beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
-        return _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
-    return _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
+            elif np.isinf(p):
+                if infinite == 0:
+                    infinite = p
+                elif infinite != p and plan.takes_nan:
+                    nan = True
+            elif p != 0:
+                bits = np.float64(p).view(np.int64)
+                u = bits & 0x7FFFFFFFFFFFFFFF
+                place = (u >> 52) - 1075 - plan.exact_base  # p is significand·2^(exact_base + place)
+                significand = (u & ((1 << 52) - 1)) | (1 << 52)
+                if place < 0:  # its last bits are zeros
+                    significand >>= -place
+                    place = np.int64(0)
+                limb, shift = place // LIMB, place % LIMB
+                low, high = significand & 0xFFFFFFFF, significand >> 32
+                sign = -1 if bits < 0 else 1
+                limbs[limb] += sign * ((low << shift) & 0xFFFFFFFF)
+                limbs[limb + 1] += sign * ((low >> (32 - shift)) + ((high << shift) & 0xFFFFFFFF))
+                limbs[limb + 2] += sign * (high >> (32 - shift))
+        way = -1.0 if _settle(limbs) else 1.0
+        if nan:
+            c[o] = np.nan
+        elif infinite != 0:
+            c[o] = plan.infinite_positive if infinite > 0 else plan.infinite_negative
+        elif plan.wraps:  # only the lower bits matter; higher ones are split off, as float64 could not hold them all
+            beyond = -plan.lowest * _cut(limbs, plan.exact_cut)
+            c[o] = _wrapped(way * _odd_limbs(limbs, plan.exact_base), way * beyond, plan, sums, chance, 0, counts)
+        else:
+            c[o] = _round(way * _odd_limbs(limbs, plan.exact_base), plan, sums, chance, 0, counts)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def add_exactly(high: NDArray[np.float64], low: NDArray[np.float64], more: NDArray[np.float64]) -> int:
-    """high + low += more, element by element; low has what high lost. Returns 0."""
+def add_exactly(high: NDArray[np.float64], low: NDArray[np.float64], more: NDArray[np.float64]) -> None:
+    """high + low += more, element by element; low has what high lost."""
     for o in range(high.size):
         x, y = high[o], more[o]
         s = x + y
         other = s - x
         low[o] += (x - (s - other)) + (y - other)
         high[o] = s
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def round_sums(
-    high: NDArray[np.float64],
-    low: NDArray[np.float64],
-    rules: Any,
-    first: int,
-    keys: Keys,
-    share: tuple[int, int],
-    counts: NDArray[np.int64],
-) -> int:
-    """high = the exact sum high + low rounded to the accumulator, for outputs share[0] to share[1]. Returns 0."""
+def round_sums(begin: int, end: int, high: Any, low: Any, rules: Any, keys: Keys) -> NDArray[np.int64]:
+    """high[begin:end] = the exact sums high + low rounded to the accumulator; returns counters."""
     plan, _, sums = rules
-    for o in range(share[0], share[1]):
+    counts = np.zeros(4, np.int64)
+    for o in range(begin, end):
         s = high[o] + low[o]
         value = s if s == 0 else _odd_sum(high[o], low[o], s)
-        high[o] = _round(value + 0.0, plan, sums, _chance(first, o, keys), 0, counts)
-    return 0
+        high[o] = _round(value + 0.0, plan, sums, _chance(0, o, keys), 0, counts)
+    return counts
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -374,25 +355,9 @@ def _random(plan: Any, chance: Any, step: int) -> Any:
     if not plan.stochastic:
         return np.int64(0), 0, 0
     key, before, between = chance
-    if plan.random_bits > 16:
-        word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step), before, between))))
-        return word >> (32 - plan.random_bits), plan.random_bits, plan.variant
-    word = np.int64(_mix(np.uint32(key ^ random_word(np.uint32(step >> 1), before, between))))
-    half = (word & 0xFFFF) if step & 1 else (word >> 16)
-    return half >> (16 - plan.random_bits), plan.random_bits, plan.variant
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _mix(x: np.uint32) -> Any:
-    h = np.uint32(np.uint32(x ^ right(x, S0)) * M0)
-    h = np.uint32(np.uint32(h ^ right(h, S1)) * M1)
-    return np.uint32(h ^ right(h, S2))
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def step_words(steps: NDArray[np.int64], before: int, between: int) -> NDArray[np.uint32]:
-    """The random words of steps (or of pairs of steps)."""
-    words = np.empty(steps.size, np.uint32)
-    for n in range(steps.size):
-        words[n] = random_word(np.uint32(steps[n]), np.uint32(before), np.uint32(between))
-    return words
+    halves = plan.random_bits <= 16
+    drawn = key ^ random_word(np.uint32(step >> 1 if halves else step), before, between)
+    word = np.int64(random_word(np.uint32(drawn), np.uint32(0), np.uint32(0)))
+    if halves:
+        word = (word & 0xFFFF) if step & 1 else (word >> 16)
+    return word >> ((16 if halves else 32) - plan.random_bits), plan.random_bits, plan.variant

@@ -5,13 +5,14 @@
 
 import math
 from dataclasses import dataclass
+from operator import add
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.errors import UserError, check_range, whole_number
+from shoal.errors import UserError, whole_number
 from shoal.numerics.formats.types import FloatFormat, Scalar
 from shoal.numerics.mac import kernels
 from shoal.numerics.mac.product import Operand, Place, Product, broadcast
@@ -38,12 +39,7 @@ class MacStats:
     """Nonzero results that became zero."""
 
     def __add__(self, other: "MacStats") -> "MacStats":
-        return MacStats(
-            self.macs + other.macs,
-            self.saturated + other.saturated,
-            self.overflowed + other.overflowed,
-            self.underflowed + other.underflowed,
-        )
+        return MacStats(*map(add, vars(self).values(), vars(other).values()))
 
 
 def matmul(
@@ -80,24 +76,17 @@ def matmul(
     x, y = _tensor(a, "a"), _tensor(b, "b")
     if isinstance(a, Tensor) != isinstance(b, Tensor):
         raise UserError("matmul needs two numpy arrays or two torch tensors, not one of each.")
-    threads = torch.get_num_threads() if threads is None else whole_number("threads", threads)
-    check_range("threads", threads, 1)
+    threads = torch.get_num_threads() if threads is None else whole_number("threads", threads, 1)
     if unit.rounding == "stochastic" and seed is None:
         raise UserError("stochastic rounding needs a seed for its random bits.")
     chosen = keys(0 if seed is None else whole_number("seed", seed), whole_number("call", call), 0)
     batch = _batch(x, y)
-    shape = (*batch, x.shape[-2], y.shape[-1])
-    dtype = torch.float32 if fits(unit.accumulator, FLOAT32) else torch.float64
-    check_memory(f"{tuple(x.shape)} × {tuple(y.shape)}", _needed(x, y, batch, unit, dtype, stats), "pieces need less")
-
+    check_memory(f"{tuple(x.shape)} × {tuple(y.shape)}", _needed(x, y, batch, unit, stats), "pieces need less")
     formats = unit.multiplier.formats
     operands = [_operand(t, formats[n], unit.nan, cast, threads) for n, t in enumerate((x, y))]
-    if math.prod(shape) * x.shape[-1] == 0:
-        result, happened = torch.zeros(shape, dtype=dtype), MacStats(0, 0, 0, 0)
-    else:
-        first, second = _matrices(operands[0], operands[1], batch)
-        result, happened = multiply(unit, Operand.of(first), Operand.of(second.mT), stats, chosen, threads)
-        result = result.reshape(shape)
+    first, second = _matrices(operands[0], operands[1], batch)
+    result, happened = multiply(unit, Operand.of(first), Operand.of(second.mT), stats, chosen, threads)
+    result = result.reshape(*batch, x.shape[-2], y.shape[-1])
     given = result if isinstance(a, Tensor) else result.numpy()
     return (given, happened) if stats else given
 
@@ -153,7 +142,7 @@ def _batch(x: Tensor, y: Tensor) -> tuple[int, ...]:
         raise UserError(f"{shapes} do not multiply: leading axes must have the same length or length 1.") from None
 
 
-def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: torch.dtype, stats: bool) -> int:
+def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, stats: bool) -> int:
     """Bytes that a product takes: the operands, rounded and again as contiguous matrices, and the result."""
     rows, depth, columns, count = x.shape[-2], x.shape[-1], y.shape[-1], math.prod(batch)
     outputs = count * rows * columns
@@ -161,8 +150,9 @@ def _needed(x: Tensor, y: Tensor, batch: tuple[int, ...], unit: MacUnit, dtype: 
         matrices = count * rows * depth + depth * columns
     else:
         matrices = (1 if x.shape[:-2].numel() == 1 else count) * rows * depth + count * depth * columns
-    each = dtype.itemsize
-    if dtype == torch.float64 or fast(unit, stats) is None:
+    narrow = fits(unit.accumulator, FLOAT32)
+    each = 4 if narrow else 8
+    if not narrow or fast(unit, stats) is None:
         each += 16  # the loops in float64 take a list of all outputs
     return 4 * (x.numel() + y.numel() + matrices) + each * outputs
 
@@ -189,9 +179,8 @@ def cast_operand(x: Tensor, format: Scalar, nan: str, threads: int | None = None
 
 def _matrices(x: Tensor, y: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Both as (n or 1, …); if all share the second operand, the first becomes one tall matrix."""
+    whole = x.expand(*batch, *x.shape[-2:])
     if y.shape[:-2].numel() == 1:
-        return x.expand(*batch, *x.shape[-2:]).reshape(1, -1, x.shape[-1]), y.reshape(1, *y.shape[-2:])
-    if x.shape[:-2].numel() != 1:
-        x = x.expand(*batch, *x.shape[-2:])
-    y = y.expand(*batch, *y.shape[-2:])
-    return x.reshape(-1, *x.shape[-2:]), y.reshape(-1, *y.shape[-2:])
+        return whole.flatten(0, -2)[None], y.reshape(1, *y.shape[-2:])
+    x = x.reshape(1, *x.shape[-2:]) if x.shape[:-2].numel() == 1 else whole.flatten(0, -3)
+    return x, y.expand(*batch, *y.shape[-2:]).flatten(0, -3)

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.tile_kernels import COUNT, FREE, MODE, NATIVE, ROUND, ROWS, SUBTREE, TREE, call_tile, group_of
-from shoal.numerics.rounding.kernels import random_word
+from shoal.numerics.rounding.kernels import intrinsic, random_word
 
 TILE = ROWS * COLUMNS
 LEVELS = 40
@@ -72,7 +71,7 @@ class Scratch(NamedTuple):
 
 
 @intrinsic
-def _copy_columns(_typing: Any, source: Any, start: Any, target: Any, place: Any) -> Any:
+def copy_columns(_typing: Any, source: Any, start: Any, target: Any, place: Any) -> Any:
     """target[place : place + 16] = source[start : start + 16], as vectors."""
     signature = types.int64(source, start, target, place)
 
@@ -92,11 +91,8 @@ def _copy_columns(_typing: Any, source: Any, start: Any, target: Any, place: Any
     return signature, generate
 
 
-copy_columns: Any = _copy_columns
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack_panel(b: View, n: int, panel: int, scale: float, out: NDArray[Any], start: int) -> int:
+def pack_panel(b: View, n: int, panel: int, scale: float, out: NDArray[Any], start: int) -> None:
     """COLUMNS columns from panel·COLUMNS on, step by step, to out[start:], which may be overwritten 16 beyond its end.
 
     Missing columns are zeros.
@@ -139,31 +135,28 @@ def pack_panel(b: View, n: int, panel: int, scale: float, out: NDArray[Any], sta
     if scale != 1:
         for k in range(start, start + depth * COLUMNS):
             out[k] *= scale
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def pack(b: View, panels: tuple[int, int], scale: float, out: NDArray[Any], share: tuple[int, int]) -> int:
-    """Of the panels panels[0] to panels[1] of all matrices, those from share[0] to share[1]."""
+def pack(begin: int, end: int, b: View, panels: tuple[int, int], scale: float, out: NDArray[Any]) -> None:
+    """Of the panels panels[0] to panels[1] of all matrices, those from begin to end."""
     each = panels[1] - panels[0]
-    for item in range(share[0], share[1]):
+    for item in range(begin, end):
         pack_panel(b, item // each, panels[0] + item % each, scale, out, item * (b.steps.size + 1) * COLUMNS)
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _groups(call: Any, a: int, step: int, b: int, other: int, word: int, count: int, last: Any) -> int:
+def _groups(call: Any, a: int, step: int, b: int, other: int, word: int, count: int, last: Any) -> None:
     """The tile, group by group; `call` is (address, kind, address of the arrays, rows)."""
     address, kind, arrays, rows = call
     height, width = group_of(kind)
     for row in range(0, min(ROWS, rows), height):
         for column in range(0, COLUMNS, width):
             call_tile(address, (arrays, a, step, b, other, word, row, column, count, last[0], last[1]))
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDArray[Any]) -> int:
+def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDArray[Any]) -> None:
     """Sums in a tree: nodes wait for their sibling, one per level, like the digits of a binary counter."""
     k = 0
     found = False
@@ -190,28 +183,15 @@ def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDAr
             index >>= 1
         for at in range(TILE):
             stack[level * TILE + at] = tile[at]
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def multiply(
-    address: int,
-    kind: int,
-    a: View,
-    b: View,
-    c: View,
-    scale: float,
-    layout: Layout,
-    share: tuple[int, int],
-    arrays: int,
-    scratch: Scratch,
-    words: NDArray[np.uint32],
-    bad_rows: NDArray[np.bool_],
-    bad_columns: NDArray[np.bool_],
-    again: NDArray[np.bool_],
-    totals: NDArray[np.int64],
-) -> int:
-    """c of the pieces of work share[0] to share[1], by the tile of a kind at an address (`make_tile`).
+    begin: int, end: int, address: int, kind: int, a: View, b: View, c: View, scale: float, layout: Layout,
+    arrays: int, scratch: Scratch, words: NDArray[np.uint32], bad_rows: NDArray[np.bool_],
+    bad_columns: NDArray[np.bool_], again: NDArray[np.bool_], totals: NDArray[np.int64],
+) -> None:  # fmt: skip
+    """c of the pieces of work begin to end, by the tile of a kind at an address (`make_tile`).
 
     One loop for all kinds, compiled once per carrier: only tiles, which compile ten times faster, are made per kind.
     c's lines are its rows, its steps its columns. Rows and columns that are not finite are marked in `bad_rows` and
@@ -226,7 +206,7 @@ def multiply(
     counted, native = kind & (COUNT | ROUND) != 0, kind // MODE == NATIVE and kind & FREE == 0
     before, between = np.uint32(layout.chance_before), np.uint32(layout.chance_between)
     row_blocks, column_blocks = -(-height // layout.row_block), -(-panels // layout.column_block)
-    for item in range(share[0], share[1]):
+    for item in range(begin, end):
         n, rest = item // (row_blocks * column_blocks), item % (row_blocks * column_blocks)
         first_row, first = rest // column_blocks * layout.row_block, rest % column_blocks * layout.column_block
         source, second = n if a.batch.size > 1 else 0, n if b.batch.size > 1 else 0
@@ -295,17 +275,15 @@ def multiply(
                                 totals[1] += vanished
                     for at in range(3 * TILE):
                         counts[at] = 0
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take(view: View, out: NDArray[Any], share: tuple[int, int]) -> int:
-    """out[n·lines + i, k] = number (i, k) of matrix n, for the rows share[0] to share[1] of out."""
-    for row in range(share[0], share[1]):
+def take(begin: int, end: int, view: View, out: NDArray[Any]) -> None:
+    """out[n·lines + i, k] = number (i, k) of matrix n, for the rows begin to end of out."""
+    for row in range(begin, end):
         here = view.batch[row // view.lines.size] + view.lines[row % view.lines.size]
         for k in range(view.steps.size):
             out[row, k] = view.numbers[here + view.steps[k]]
-    return 0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -22,18 +22,6 @@ class MacPlan(NamedTuple):
     chunk: int
     fixed: int
     fused: int
-    product_rounded: int
-    product_saturates: int
-    """Fixed point: multiplier overflow saturates instead of becoming infinite, and zero has no sign."""
-    product_flush_before: float
-    """Exact products below this magnitude become zero."""
-    product_flush_after: float
-    """Rounded products below this magnitude become zero."""
-    product_max: float
-    """Products beyond this become one of the next two."""
-    product_beyond_positive: float
-    """Infinity, or the largest product where the multiplier rounds inward."""
-    product_beyond_negative: float
     nan_code: int
     zero_infinity: int
     """Without a NaN code: whether 0 × inf is 0."""
@@ -56,6 +44,18 @@ class MacPlan(NamedTuple):
     exact_limbs: int
     exact_cut: int
     """Exact order, wrapping: the bit of the sum from which half periods of the accumulator are counted."""
+    product_rounded: int = 1
+    product_saturates: int = 0
+    """Fixed point: multiplier overflow saturates instead of becoming infinite, and zero has no sign."""
+    product_flush_before: float = 0.0
+    """Exact products below this magnitude become zero."""
+    product_flush_after: float = 0.0
+    """Rounded products below this magnitude become zero."""
+    product_max: float = math.inf
+    """Products beyond this become one of the next two."""
+    product_beyond_positive: float = math.inf
+    """Infinity, or the largest product where the multiplier rounds inward."""
+    product_beyond_negative: float = -math.inf
 
 
 @lru_cache(maxsize=256)
@@ -76,7 +76,6 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
         chunk=unit.chunk,
         fixed=int(fixed),
         fused=int(bool(unit.fused)),
-        **product,  # type: ignore[arg-type]
         nan_code=int(not isinstance(multiplier, FloatMultiplier) or multiplier.encoding.nan_code),
         zero_infinity=int(isinstance(multiplier, FloatMultiplier) and multiplier.zero_times_infinity == "zero"),
         takes_nan=int(nans),
@@ -94,40 +93,29 @@ def mac_plan(unit: MacUnit) -> tuple[MacPlan, RoundingPlan, RoundingPlan]:
         exact_base=path.product_lsb,
         exact_limbs=math.ceil(span / LIMB) + 3,
         exact_cut=exponent_of(Fraction(-sums.min)) - path.product_lsb,
+        **product,  # type: ignore[arg-type]
     )
     return plan, product_plan, rounding_plan(sums, FLOAT64, unit.rounding, unit.overflow, "round", "zero")
 
 
 def _product_rules(unit: MacUnit) -> tuple[RoundingPlan, dict[str, float]]:
+    """The plan of the multiplier's rounding, and the rules of products that differ from their defaults."""
     multiplier = unit.multiplier
-    product = multiplier.product
-    rules: dict[str, float] = {
-        "product_rounded": 1,
-        "product_saturates": 0,
-        "product_flush_before": 0.0,
-        "product_flush_after": 0.0,
-        "product_max": math.inf,
-        "product_beyond_positive": math.inf,
-        "product_beyond_negative": -math.inf,
-    }
+    product, rounding, overflow = multiplier.product, multiplier.product_rounding, "infinity"
+    grid, rules = product, dict[str, float]()
     if not isinstance(multiplier, FloatMultiplier):
-        rules |= {"product_rounded": int(multiplier.rounded), "product_saturates": 1}
-        return rounding_plan(product, FLOAT64, multiplier.product_rounding, "saturate", "round", "zero"), rules
-    if not multiplier.encoding.rounded_output:
-        rules |= {"product_rounded": 0, "product_flush_before": product.min_positive, "product_max": product.max}
-        return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules
-    assert isinstance(product, FloatFormat)
-    if unit.datapath.holds_products:
-        return rounding_plan(product, FLOAT64, "nearest-even", "infinity", "round", "zero"), rules | {
-            "product_rounded": 0
-        }
-    grid = product
-    if not multiplier.encoding.subnormal_outputs:
+        overflow, rules = "saturate", {"product_rounded": int(multiplier.rounded), "product_saturates": 1}
+    elif not multiplier.encoding.rounded_output:
+        rules = {"product_rounded": 0, "product_flush_before": product.min_positive, "product_max": product.max}
+        rounding = "nearest-even"
+    elif unit.datapath.holds_products:
+        rules, rounding = {"product_rounded": 0}, "nearest-even"
+    elif not multiplier.encoding.subnormal_outputs:
         when = "product_flush_before" if multiplier.flush == "before-rounding" else "product_flush_after"
-        rules[when] = multiplier.smallest_normal
+        rules[when] = multiplier.product.min_normal
         if multiplier.flush == "after-rounding":  # an exponent so wide that it never overflows
-            grid = FloatFormat(11, product.mantissa)
-            beyond = [round_exact(2 * end, product, multiplier.product_rounding) for end in (product.max, product.min)]
+            grid = FloatFormat(11, multiplier.product.mantissa)
+            beyond = [round_exact(2 * end, product, rounding) for end in (product.max, product.min)]
             rules |= {"product_max": product.max}
             rules |= {"product_beyond_positive": beyond[0], "product_beyond_negative": beyond[1]}
-    return rounding_plan(grid, FLOAT64, multiplier.product_rounding, "infinity", "round", "zero"), rules
+    return rounding_plan(grid, FLOAT64, rounding, overflow, "round", "zero"), rules

@@ -22,11 +22,11 @@ from shoal.numerics.mac import kernels, panels
 from shoal.numerics.mac.lanes import COLUMNS
 from shoal.numerics.mac.panels import Layout, Scratch, View
 from shoal.numerics.mac.plan import mac_plan
-from shoal.numerics.mac.tile_kernels import ROWS, TREE
-from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known, tile
+from shoal.numerics.mac.tile_kernels import ROWS, TREE, make_tile
+from shoal.numerics.mac.tiles import UNKNOWN, Fast, fast, known
 from shoal.numerics.mac.unit import MacUnit
 from shoal.numerics.rounding.plan import FLOAT32
-from shoal.numerics.rounding.randomness import Keys
+from shoal.numerics.rounding.randomness import Keys, word
 from shoal.system.threads import share_out
 
 ALONE = 2**17
@@ -88,22 +88,17 @@ class Operand:
     def matrices(self) -> Tensor:
         """As a tensor (batch or 1, lines, steps); copied only if strides cannot express it."""
         merged = [_merged(axes) for axes in self.axes]
-        if not self.copies.startswith("windows") and all(
-            len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged
-        ):
-            pairs = [axes[0] if axes else (1, 0) for axes in merged]
-            first = self.numbers.storage_offset() + self.first
-            return self.numbers.as_strided([p[0] for p in pairs], [p[1] for p in pairs], first)
+        in_place = all(len(axes) <= 1 and (not axes or axes[0][1] >= 0) for axes in merged)
+        if in_place and not self.copies.startswith("windows"):
+            sizes, strides = zip(*(axes[0] if axes else (1, 0) for axes in merged), strict=True)
+            return self.numbers.as_strided(sizes, strides, self.numbers.storage_offset() + self.first)
         view = self.view(np.float32 if self.numbers.dtype == torch.float32 else np.float64)
         by_steps = self.copies.endswith("steps")
         if by_steps:
             view = View(view.numbers, view.batch, view.steps, view.lines)
         taken = np.empty((view.batch.size * view.lines.size, view.steps.size), view.numbers.dtype)
-
-        def work(begin: int, end: int) -> int:
-            return int(panels.take(view, taken, (begin, end)))
-
-        share_out(work, len(taken), torch.get_num_threads() if taken.size > ALONE_COPYING else 1)
+        threads = torch.get_num_threads() if taken.size > ALONE_COPYING else 1
+        share_out(panels.take, len(taken), threads, view, taken)
         made = torch.from_numpy(taken).reshape(view.batch.size, view.lines.size, view.steps.size)
         return made.mT if by_steps else made
 
@@ -131,16 +126,13 @@ def placed(matrices: Tensor, place: Place) -> Tensor:
     return matrices.reshape([length for length, _ in axes]).permute(order).contiguous().reshape(-1)
 
 
-@lru_cache(maxsize=128)
-def _small_offsets(axes: Axes) -> NDArray[np.int64]:
-    return _offsets(axes)
-
-
 def offsets(axes: Axes) -> NDArray[np.int64]:
     """The places of all combinations of indices, the last axis fastest; not to be written to."""
-    return (_small_offsets if math.prod(length for length, _ in axes) <= REMEMBERED else _offsets)(axes)
+    remembered = math.prod(length for length, _ in axes) <= REMEMBERED
+    return (_offsets if remembered else _offsets.__wrapped__)(axes)
 
 
+@lru_cache(maxsize=128)
 def _offsets(axes: Axes) -> NDArray[np.int64]:
     places = np.zeros(1, np.int64)
     for length, stride in axes:
@@ -165,16 +157,9 @@ class Product:
     """a (n or 1, rows, k) times b (n or 1, columns, k)."""
 
     def __init__(
-        self,
-        unit: MacUnit,
-        a: Operand,
-        b: Operand,
-        dtype: torch.dtype,
-        stats: bool,
-        chosen: Keys,
-        threads: int,
+        self, unit: MacUnit, a: Operand, b: Operand, dtype: torch.dtype, stats: bool, chosen: Keys, threads: int,
         place: Place | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`place`: where the result is in memory; by default, matrix by matrix and row by row."""
         self.unit, self.a, self.b, self.dtype, self.stats, self.keys = unit, a, b, dtype, stats, chosen
         self.batch, (self.rows, self.depth), self.columns = broadcast(a, b), a.shape[1:], b.shape[1]
@@ -188,17 +173,13 @@ class Product:
         finite = math.isfinite(most[0]) and math.isfinite(most[1])
         if finite:
             exact = self._blas(most)
-            if exact is not None:
-                return placed(exact.to(self.dtype), self.place)
-            rounded = self._round_once(most, counts)
-            if rounded is not None:
-                return placed(rounded.to(self.dtype), self.place)
+            made = self._round_once(most, counts) if exact is None else exact
+            if made is not None:
+                return placed(made.to(self.dtype), self.place)
         what = known(self.unit, most[0] * most[1] * SLACK, self.depth) if finite else UNKNOWN
         chosen = fast(self.unit, self.stats, what)
-        if chosen is not None:
-            by_tiles = self._by_tiles(chosen, counts, finite)
-            if by_tiles is not None:
-                return by_tiles
+        if chosen is not None and (by_tiles := self._by_tiles(chosen, counts, finite)) is not None:
+            return by_tiles
         return placed(self.one_by_one(counts).to(self.dtype), self.place)
 
     def one_by_one(self, counts: NDArray[np.int64]) -> Tensor:
@@ -214,12 +195,9 @@ class Product:
         bound = most[0] * most[1] * SLACK
         if bound > largest:
             return None
-        if bound * self.depth <= largest:
-            bound *= self.depth
-        else:
-            bound = self._bound(most)
-            if bound > largest:
-                return None
+        bound = bound * self.depth if bound * self.depth <= largest else self._bound(most)
+        if bound > largest:
+            return None
         normal = step >= 2.0**FLOAT32.lowest and bound < 2.0**FLOAT32.highest
         kind = torch.float32 if normal and bound <= step * 2**24 else torch.float64
         a, b = (operand.matrices().to(kind) for operand in (self.a, self.b))
@@ -243,20 +221,14 @@ class Product:
         if bound * self.depth * -(-self.depth // piece) > step * 2.0**105:  # what sums of pieces lose may have 53 bits
             return None
         a, b = (operand.matrices().double() for operand in (self.a, self.b))
-        high = np.zeros((self.batch, self.rows, self.columns))
-        low = np.zeros_like(high)
+        high, low = np.zeros((2, self.batch * self.rows * self.columns))
         for k in range(0, self.depth, piece):
             part = np.matmul(a[..., k : k + piece].numpy(), b[..., k : k + piece].mT.numpy())
-            kernels.add_exactly(high.reshape(-1), low.reshape(-1), part.reshape(-1))
-
-        def work(begin: int, end: int) -> NDArray[np.int64]:
-            events = np.zeros(4, np.int64)
-            kernels.round_sums(high.reshape(-1), low.reshape(-1), rules, 0, self.keys, (begin, end), events)
-            return events
-
-        for events in share_out(work, high.size, self.threads if high.size > ALONE_COPYING else 1):
+            kernels.add_exactly(high, low, part.reshape(-1))
+        threads = self.threads if high.size > ALONE_COPYING else 1
+        for events in share_out(kernels.round_sums, high.size, threads, high, low, rules, self.keys):
             counts += events
-        return torch.from_numpy(high)
+        return torch.from_numpy(high.reshape(self.batch, self.rows, self.columns))
 
     def _outputs(
         self, n: int, outputs: NDArray[np.int64], result: NDArray[np.float64], counts: NDArray[np.int64]
@@ -266,15 +238,9 @@ class Product:
         first = n * self.rows * self.columns
         rows, columns = (~np.isfinite(matrix).all(1) for matrix in (a, b))
         unknown = rows[outputs // self.columns] | columns[outputs % self.columns]
-
-        def work(begin: int, end: int) -> NDArray[np.int64]:
-            events = np.zeros(4, np.int64)
-            rules = mac_plan(self.unit)
-            kernels.multiply_outputs(a, b, result, chosen[begin:end], rules, first, self.keys, events)
-            return events
-
         for chosen, counted in ((outputs[~unknown], slice(None)), (outputs[unknown], slice(kernels.NANS, None))):
-            for events in share_out(work, chosen.size, min(self.threads, max(1, chosen.size))):
+            given = (a, b, result, chosen, mac_plan(self.unit), first, self.keys)
+            for events in share_out(kernels.multiply_outputs, chosen.size, min(self.threads, chosen.size), *given):
                 counts[counted] += events[counted]
 
     @staticmethod
@@ -298,35 +264,34 @@ class Product:
     def _by_tiles(self, chosen: Fast, counts: NDArray[np.int64], finite: bool) -> Tensor | None:
         """The result by the fast loops; None if the processor flushes subnormals that are needed."""
         a, b = self.a.view(chosen.dtype), self.b.view(chosen.dtype)
-        number = np.float32 if self.dtype == torch.float32 else np.float64
-        result = np.empty(self.batch * self.rows * self.columns, number)
+        result = torch.empty(self.batch * self.rows * self.columns, dtype=self.dtype)
         batch, rows, columns = (offsets(axes) for axes in self.place)
-        c = View(result, batch, rows, columns)
+        c = View(result.numpy(), batch, rows, columns)
         scale = chosen.dtype(chosen.scale)
         bad = [np.zeros((0, 0), bool)] * 2
         if not finite:
             bad = [~operand.matrices().isfinite().all(-1).numpy() for operand in (self.a, self.b)]
         again = np.zeros((self.batch, self.rows, self.columns) if chosen.marks else (1, 1, 1), bool)
-        words, address = self._words(), tile(chosen.kind).address
+        words, address = self._words(), make_tile(chosen.kind).address
         totals: list[NDArray[np.int64]] = []
         column_panels = -(-self.columns // COLUMNS)
         most = max(1, PACKED // (b.batch.size * (self.depth + 1) * COLUMNS))
-        packed: NDArray[Any] = np.empty(
-            b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS, chosen.dtype
-        )
-
-        def pack(begin: int, end: int) -> int:
-            return int(panels.pack(b, block, scale, packed, (begin, end)))
+        numbers = b.batch.size * min(column_panels, most) * (self.depth + 1) * COLUMNS
+        packed: NDArray[Any] = np.empty(numbers, chosen.dtype)
 
         def work(begin: int, end: int) -> int:
             if chosen.subnormals and panels.flushes(np.array([2.0**-126, 0.5], np.float32)):
                 return 1
-            events, scratch = np.zeros(2, np.int64), _scratch(chosen)
-            sums, rows, stack, keys, seen = scratch
+            events, levels = np.zeros(2, np.int64), panels.LEVELS if chosen.kind & TREE else 1
+            sums: NDArray[Any] = np.zeros(panels.TILE, chosen.dtype)
+            stack: NDArray[Any] = np.zeros(levels * panels.TILE, chosen.dtype)
+            rows, keys = np.zeros(ROWS, np.int64), np.zeros(panels.TILE, np.uint32)
+            seen = np.zeros(3 * panels.TILE, np.int32)
+            scratch = Scratch(sums, rows, stack, keys, seen)
             used = (a.numbers, rows, a.steps, packed, sums, stack, chosen.floats, chosen.ints, words, keys, seen)
             addresses = np.array([array.ctypes.data for array in used], np.int64)
             panels.multiply(
-                address, chosen.kind, a, b, c, scale, layout, (begin, end), addresses.ctypes.data, scratch, words,
+                begin, end, address, chosen.kind, a, b, c, scale, layout, addresses.ctypes.data, scratch, words,
                 bad[0], bad[1], again, events,
             )  # fmt: skip
             totals.append(events)
@@ -336,14 +301,15 @@ class Product:
             block = first, min(column_panels, first + most)
             layout = self._layout(*block)
             items = b.batch.size * (block[1] - first)
-            share_out(pack, items, min(self.threads, items) if packed.size > ALONE_COPYING else 1)
+            threads = min(self.threads, items) if packed.size > ALONE_COPYING else 1
+            share_out(panels.pack, items, threads, b, block, scale, packed)
             pieces = self.batch * -(-self.rows // layout.row_block) * -(-(block[1] - first) // layout.column_block)
             if any(share_out(work, pieces, min(self.threads, pieces))):
                 return None
         counts[[kernels.SATURATED, kernels.UNDERFLOWED]] += np.sum(totals, axis=0)
         if not finite or (chosen.marks and again.any()):
             self._again(c, again if chosen.marks else None, bad, counts)
-        return torch.from_numpy(result)
+        return result
 
     def _layout(self, first_panel: int, last_panel: int) -> Layout:
         """The work on these panels of columns, in items of similar size."""
@@ -370,7 +336,7 @@ class Product:
         steps, chunk = np.arange(-(-self.depth // 2)), self.unit.chunk
         if chunk:
             steps = np.concatenate([steps, (self.depth + np.arange(-(-self.depth // chunk))) // 2])
-        return kernels.step_words(steps, self.keys.lower_before, self.keys.lower_between)
+        return word(steps, self.keys.lower_before, self.keys.lower_between).astype(np.uint32)
 
     def _again(
         self, c: View, again: NDArray[np.bool_] | None, bad: list[NDArray[np.bool_]], counts: NDArray[np.int64]
@@ -379,32 +345,18 @@ class Product:
         at_once = only_infinities_decide(self.unit)
         for n in range(self.batch):
             wrong = np.zeros((self.rows, self.columns), bool) if again is None else again[n]
+            values, unknown = np.empty(wrong.shape), np.zeros_like(wrong)
             if bad[0].size:
                 rows, columns = (lines[n if len(lines) > 1 else 0] for lines in bad)
                 unknown = rows[:, None] | columns
-                if at_once and unknown.any():
-                    outputs = np.flatnonzero(unknown)
-                    places = c.batch[n] + c.lines[outputs // self.columns] + c.steps[outputs % self.columns]
-                    c.numbers[places] = self._infinite(n).reshape(-1)[outputs]
-                wrong = wrong & ~unknown if at_once else wrong | unknown
-            if not wrong.any():
-                continue
-            outputs = np.flatnonzero(wrong)
-            values = np.empty(wrong.size, np.float64)
-            self._outputs(n, outputs, values, counts)
+            wrong = wrong & ~unknown if at_once else wrong | unknown
+            if at_once and unknown.any():
+                values[unknown] = self._infinite(n)[unknown]
+            if wrong.any():
+                self._outputs(n, np.flatnonzero(wrong), values.reshape(-1), counts)
+            outputs = np.flatnonzero(wrong | unknown)
             places = c.batch[n] + c.lines[outputs // self.columns] + c.steps[outputs % self.columns]
-            c.numbers[places] = values[outputs]
-
-
-def _scratch(chosen: Fast) -> Scratch:
-    levels = panels.LEVELS if chosen.kind & TREE else 1
-    return Scratch(
-        tile=np.zeros(panels.TILE, chosen.dtype),
-        rows=np.zeros(ROWS, np.int64),
-        stack=np.zeros(levels * panels.TILE, chosen.dtype),
-        keys=np.zeros(panels.TILE, np.uint32),
-        counts=np.zeros(3 * panels.TILE, np.int32),
-    )
+            c.numbers[places] = values.reshape(-1)[outputs]
 
 
 @lru_cache(maxsize=256)

@@ -11,17 +11,19 @@
 - a fixed-point sum is kept as a whole number of steps, which the carrier adds exactly.
 """
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from shoal.compiled import cfunc
 from shoal.numerics.mac.lanes import COLUMNS, DOUBLE, FUSED, SINGLE, WIDE, Carrier, Floats, Ints
+from shoal.numerics.rounding.kernels import intrinsic
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS
-from shoal.system.tiles import I32, I64, splat
+from shoal.system.tiles import I32, I64, load, splat, store
 
 ROWS = 8 if WIDE else 4
 SUBTREE = 8
@@ -81,7 +83,6 @@ Step = tuple[Floats, Masks, Masks]
 """A result, whether it exceeded a range, and whether it vanished."""
 
 
-@register_jitable
 def carrier_of(kind: int) -> Carrier:
     """The type in which a kind is computed."""
     return DOUBLE if kind & WIDER else SINGLE
@@ -142,8 +143,11 @@ class _Rules:
             r = self._nearest(s, self.ints.dropped, self.ints.lowest_field if self.kind & VANISH else None)
             if self.kind & (VANISH | KAHAN):
                 r = (r.bits() | (s.bits() & self.carrier.sign)).as_floats()
+        elif x is None or y is None:
+            r = self._from_odd(s.bits(), word)
         else:
-            r = self._from_odd(s.bits() if x is None or y is None else _to_odd(s, x, y), word)
+            other = s - x
+            r = self._from_odd(_odd(s, (x - (s - other)) + (y - other)), word)
         vanished = [_vanished(s, r)] if self.kind & COUNT and self.kind & VANISH else []
         if self.kind & FREE:
             return r, [], vanished
@@ -240,12 +244,6 @@ class _Rules:
         return (p.bits() & (~small | self.carrier.sign)).as_floats()
 
 
-def _to_odd(s: Floats, x: Floats, y: Floats) -> Ints:
-    """The bits of x + y rounded to odd; s is x + y to nearest."""
-    other = s - x
-    return _odd(s, (x - (s - other)) + (y - other))
-
-
 def _odd(s: Floats, error: Floats) -> Ints:
     """The bits of s + error rounded to odd; s is the sum to nearest."""
     inexact = error.differs(error.constant(0.0))
@@ -259,7 +257,7 @@ def _vanished(before: Floats, after: Floats) -> Ints:
 
 
 def _mix(x: Ints) -> Ints:
-    """As in `mac/kernels.py`."""
+    """The rounds of a random word without keys."""
     x = (x ^ (x >> SHIFTS[0])) * MULTIPLIERS[0]
     x = (x ^ (x >> SHIFTS[1])) * MULTIPLIERS[1]
     return x ^ (x >> SHIFTS[2])
@@ -278,10 +276,10 @@ class _Tile:
     def __init__(self, builder: Any, place: "Place", kind: int) -> None:
         self.builder, self.kind, self.carrier = builder, kind, carrier_of(kind)
         number, whole = self.carrier.floats.element, self.carrier.ints.element
-        at = builder.add(builder.mul(place.row, self._int(COLUMNS)), place.column)
-        zero = self._int(0)
+        at, zero = builder.add(builder.mul(place.row, I64(COLUMNS)), place.column), I64(0)
+        addresses = builder.inttoptr(place.arrays, I64.as_pointer())
         self.a, rows, self.steps, self.b, self.c, self.other, floats, ints, self.words, self.keys, self.counts = (
-            self._at(self._address(place.arrays, n, kind), start)
+            self._at(builder.inttoptr(builder.load(self._at(addresses, I64(n))), kind.as_pointer()), start)
             for n, (kind, start) in enumerate([
                 (number, place.a), (I64, place.row), (I64, place.step), (number, builder.add(place.b, place.column)),
                 (number, at), (number, builder.add(place.other, at)), (number, zero), (whole, zero), (I32, place.word),
@@ -290,56 +288,41 @@ class _Tile:
         )  # fmt: skip
         self.rules = _Rules(
             kind,
-            FloatParameters(*(Floats(builder, v) for v in self._splats(floats, FloatParameters))),
-            IntParameters(*(Ints(builder, v) for v in self._splats(ints, IntParameters))),
+            FloatParameters._make(
+                Floats(builder, self._splat(floats, I64(n))) for n in range(len(FloatParameters._fields))
+            ),
+            IntParameters._make(Ints(builder, self._splat(ints, I64(n))) for n in range(len(IntParameters._fields))),
         )
         height, width = group_of(kind)
-        self.rows = [builder.load(self._at(rows, self._int(row))) for row in range(height)]
+        self.rows = [builder.load(self._at(rows, I64(row))) for row in range(height)]
         self.vectors = width // self.carrier.width
         self.tile: list[At] = [(row, vector) for row in range(height) for vector in range(self.vectors)]
         self.seen: dict[tuple[At, int], Any] = {}
 
-    def _address(self, arrays: Any, n: int, kind: Any) -> Any:
-        """Array n of those whose addresses are in memory at `arrays`."""
-        addresses = self.builder.inttoptr(arrays, I64.as_pointer())
-        return self.builder.inttoptr(self.builder.load(self._at(addresses, self._int(n))), kind.as_pointer())
-
-    def _splats(self, pointer: Any, fields: Any) -> list[Any]:
-        places = range(len(fields._fields))
-        return [
-            splat(self.builder, self.builder.load(self._at(pointer, self._int(n))), self.carrier.width) for n in places
-        ]
-
-    def _int(self, value: int) -> Any:
-        return I64(value)
+    def _splat(self, pointer: Any, index: Any) -> Any:
+        """A number in memory, in all lanes."""
+        return splat(self.builder, self.builder.load(self._at(pointer, index)), self.carrier.width)
 
     def _at(self, pointer: Any, index: Any) -> Any:
         return self.builder.gep(pointer, [index])
 
-    def _vector(self, pointer: Any, index: Any, kind: Any) -> Any:
-        """A pointer to a vector of numbers."""
-        return self.builder.bitcast(self._at(pointer, index), kind.as_pointer())
-
-    def _load(self, pointer: Any, index: Any, kind: Any) -> Any:
-        return self.builder.load(self._vector(pointer, index, kind), align=4)
+    def _floats(self, pointer: Any, index: Any) -> Floats:
+        """A vector in memory."""
+        return Floats(self.builder, load(self.builder, self._at(pointer, index), self.carrier.floats))
 
     def _place(self, at: At) -> Any:
-        return self._int(at[0] * COLUMNS + at[1] * self.carrier.width)
+        return I64(at[0] * COLUMNS + at[1] * self.carrier.width)
 
     def _slots(self) -> dict[At, Any]:
         """A vector of zeros for each place of the tile."""
-        slots = {at: cgutils.alloca_once(self.builder, self.carrier.floats) for at in self.tile}
-        for slot in slots.values():
-            self.builder.store(ir.Constant(self.carrier.floats, [0.0] * self.carrier.width), slot)
-        return slots
+        return {at: cgutils.alloca_once(self.builder, self.carrier.floats, zfill=True) for at in self.tile}
 
     def write(self, count: Any, last_word: Any, last_shift: Any) -> None:
         """Generate `count` steps of k. The last arguments are for the sum of the chunk."""
         if self.kind & (COUNT | ROUND):
             for at in self.tile:
                 for what in range(3):
-                    slot = self.seen[at, what] = cgutils.alloca_once(self.builder, self.carrier.ints)
-                    self.builder.store(ir.Constant(self.carrier.ints, [0] * self.carrier.width), slot)
+                    self.seen[at, what] = cgutils.alloca_once(self.builder, self.carrier.ints, zfill=True)
         sums = self._slots()
         if self.kind & TREE:
             self._tree(count, sums)
@@ -356,14 +339,10 @@ class _Tile:
     def _operands(self, k: Any) -> tuple[list[Floats], list[Floats]]:
         """Step k of all rows and of all columns."""
         builder, width = self.builder, self.carrier.width
-        first = builder.mul(k, self._int(COLUMNS))
-        columns = [
-            Floats(builder, self._load(self.b, builder.add(first, self._int(v * width)), self.carrier.floats))
-            for v in range(self.vectors)
-        ]
+        first = builder.mul(k, I64(COLUMNS))
+        columns = [self._floats(self.b, builder.add(first, I64(v * width))) for v in range(self.vectors)]
         here = self._at(self.a, builder.load(self._at(self.steps, k)))
-        rows = [Floats(builder, splat(builder, builder.load(self._at(here, row)), width)) for row in self.rows]
-        return rows, columns
+        return [Floats(builder, self._splat(here, row)) for row in self.rows], columns
 
     def _step(self, k: Any, sums: Any, words: dict[At, Ints] | None = None) -> None:
         rows, columns = self._operands(k)
@@ -373,7 +352,7 @@ class _Tile:
                 total = Floats(self.builder, self.builder.load(sums[at]))
                 self._keep(at, sums, self.rules.rounded(a.fused(b, total), None, None, word))
                 continue
-            p = self._multiply(at, a, b)
+            p = self._noted(at, self.rules.product(a, b), 2)
             if self.kind & SEPARATE:
                 p = self._noted(at, self.rules.taken(p, word))
             self._add(at, p, sums, word)
@@ -383,22 +362,22 @@ class _Tile:
         builder = self.builder
 
         def steps(pair: Any, halves: int) -> None:
-            step = splat(builder, builder.load(self._at(self.words, pair)), self.carrier.width)
+            step = self._splat(self.words, pair)
             both = {at: self._word(at, step) for at in self.tile}
             for half in range(halves):
                 bits = self.rules.ints.random_bits
                 places = bits.constant(32 if half == 0 else 16) - bits
                 words = {at: (word if half == 0 else word & 0xFFFF) >> places for at, word in both.items()}
-                self._step(builder.add(builder.mul(pair, self._int(2)), self._int(half)), sums, words)
+                self._step(builder.add(builder.mul(pair, I64(2)), I64(half)), sums, words)
 
-        pairs = builder.lshr(count, self._int(1))
+        pairs = builder.lshr(count, I64(1))
         with cgutils.for_range(builder, pairs, intp=I64) as loop:
             steps(loop.index, 2)
         with builder.if_then(builder.trunc(count, ir.IntType(1))):
             steps(pairs, 1)
 
     def _word(self, at: At, step: Any) -> Ints:
-        key = self._load(self.keys, self._place(at), ir.VectorType(I32, self.carrier.width))
+        key = load(self.builder, self._at(self.keys, self._place(at)), ir.VectorType(I32, self.carrier.width))
         return _mix(Ints(self.builder, key) ^ Ints(self.builder, step)).resized(self.carrier.bits)
 
     def _kahan(self, count: Any, sums: Any) -> None:
@@ -407,7 +386,7 @@ class _Tile:
         with cgutils.for_range(self.builder, count, intp=I64) as loop:
             rows, columns = self._operands(loop.index)
             for at in self.tile:
-                p = self._multiply(at, rows[at[0]], columns[at[1]])
+                p = self._noted(at, rules.product(rows[at[0]], columns[at[1]]), 2)
                 if self.kind & SEPARATE:
                     p = self._noted(at, rules.taken(p, None))
                 total, c = (Floats(self.builder, self.builder.load(slots[at])) for slots in (sums, lost))
@@ -419,43 +398,34 @@ class _Tile:
 
     def _tree(self, count: Any, sums: Any) -> None:
         """The tree of SUBTREE products, of a single one, or (0) the sum of two nodes: those in `other` and in c."""
-        builder = self.builder
+        builder, rules = self.builder, self.rules
 
         def node(first: int, size: int) -> dict[At, Floats]:
             if size == 1:
-                rows, columns = self._operands(self._int(first))
+                rows, columns = self._operands(I64(first))
                 taken = {}
                 for at in self.tile:
-                    p = self._multiply(at, rows[at[0]], columns[at[1]])
-                    one = self._noted(at, self.rules.taken(p, None))
+                    p = self._noted(at, rules.product(rows[at[0]], columns[at[1]]), 2)
+                    one = self._noted(at, rules.taken(p, None))
                     taken[at] = one + one.constant(0.0)
                 return taken
             left, right = node(first, size // 2), node(first + size // 2, size // 2)
-            return {at: self._noted(at, self.rules.accumulate(left[at], right[at], None, True)) for at in self.tile}
+            return {at: self._noted(at, rules.accumulate(left[at], right[at], None, True)) for at in self.tile}
 
         def keep(made: dict[At, Floats]) -> None:
             for at, value in made.items():
                 builder.store(value.value, sums[at])
 
-        with builder.if_else(builder.icmp_signed("==", count, self._int(SUBTREE))) as (many, few):
+        with builder.if_else(builder.icmp_signed("==", count, I64(SUBTREE))) as (many, few):
             with many:
                 keep(node(0, SUBTREE))
-            with few, builder.if_else(builder.icmp_signed("==", count, self._int(1))) as (single, two):
+            with few, builder.if_else(builder.icmp_signed("==", count, I64(1))) as (single, two):
                 with single:
                     keep(node(0, 1))
                 with two:
                     for at in self.tile:
-                        x, y = (
-                            Floats(builder, self._load(pointer, self._place(at), self.carrier.floats))
-                            for pointer in (self.other, self.c)
-                        )
-                        self._keep(at, sums, self.rules.accumulate(x, y, None, True))
-
-    def _multiply(self, at: At, a: Floats, b: Floats) -> Floats:
-        p, over, lost = self.rules.product(a, b)
-        self._note(at, 2, over)
-        self._note(at, 1, lost)
-        return p
+                        x, y = (self._floats(pointer, self._place(at)) for pointer in (self.other, self.c))
+                        self._keep(at, sums, rules.accumulate(x, y, None, True))
 
     def _add(self, at: At, p: Floats, sums: Any, word: Any, converted: bool = False) -> None:
         total = Floats(self.builder, self.builder.load(sums[at]))
@@ -464,26 +434,23 @@ class _Tile:
     def _keep(self, at: At, slots: Any, made: Step) -> None:
         self.builder.store(self._noted(at, made).value, slots[at])
 
-    def _noted(self, at: At, made: Step) -> Floats:
-        """The result; its events are counted."""
-        self._note(at, 0, made[1])
-        self._note(at, 1, made[2])
-        return made[0]
-
-    def _note(self, at: At, what: int, masks: Masks) -> None:
-        """Count the lanes of masks of -1."""
-        for mask in masks:
-            slot = self.seen[at, what]
-            seen = Ints(self.builder, self.builder.load(slot))
-            self.builder.store((seen.plus_where(mask) if WIDE else seen - mask).value, slot)
+    def _noted(self, at: At, made: Step, beyond: int = 0) -> Floats:
+        """The result; its events are counted, those beyond a range in counter `beyond`."""
+        result, *events = made
+        for what, masks in zip((beyond, 1), events, strict=True):
+            for mask in masks:
+                slot = self.seen[at, what]
+                seen = Ints(self.builder, self.builder.load(slot))
+                self.builder.store((seen.plus_where(mask) if WIDE else seen - mask).value, slot)
+        return result
 
     def _finish(self, at: At, sums: Any, last_word: Any, last_shift: Any) -> None:
         """Add to the previous sum if this is a chunk; store."""
         builder, kind = self.builder, self.kind
-        target = self._vector(self.c, self._place(at), self.carrier.floats)
+        target = self._at(self.c, self._place(at))
         if kind & CHUNK:
             partial = Floats(builder, builder.load(sums[at]))
-            builder.store(builder.load(target, align=4), sums[at])
+            builder.store(load(builder, target, self.carrier.floats), sums[at])
             word = None
             if kind // MODE in (CHANCE_A, CHANCE):
                 bits = self.rules.ints.random_bits
@@ -491,14 +458,13 @@ class _Tile:
                 mixed = self._word(at, splat(builder, last_word, self.carrier.width))
                 word = (mixed >> shift) & ((bits.constant(1) << bits) - 1)
             self._add(at, partial, sums, word, True)
-        builder.store(builder.load(sums[at]), target, align=4)
+        store(builder, builder.load(sums[at]), target)
         for (where, what), slot in self.seen.items():
             if where == at:
-                index = builder.add(self._place(at), self._int(what * ROWS * COLUMNS))
-                counts = ir.VectorType(I32, self.carrier.width)
-                counter = self._vector(self.counts, index, counts)
-                more = Ints(builder, builder.load(slot)).resized(32)
-                builder.store((Ints(builder, builder.load(counter, align=4)) + more).value, counter, align=4)
+                index = builder.add(self._place(at), I64(what * ROWS * COLUMNS))
+                counter, more = self._at(self.counts, index), Ints(builder, builder.load(slot)).resized(32)
+                counted = Ints(builder, load(builder, counter, more.value.type))
+                store(builder, (counted + more).value, counter)
 
 
 class Place(NamedTuple):
@@ -524,7 +490,7 @@ class Place(NamedTuple):
 
 
 @intrinsic
-def _write_tile(_typing: Any, place: Any, kind: Any) -> Any:
+def write_tile(_typing: Any, place: Any, kind: Any) -> Any:
     """`kind` is a constant."""
     if not isinstance(kind, types.IntegerLiteral):
         return None
@@ -539,7 +505,9 @@ def _write_tile(_typing: Any, place: Any, kind: Any) -> Any:
 
 
 @intrinsic
-def _call_tile(_typing: Any, address: Any, place: Any) -> Any:
+def call_tile(_typing: Any, address: Any, place: Any) -> Any:
+    """call_tile(address, place): the steps of a group, by the tile at an address."""
+
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         values = cgutils.unpack_tuple(builder, arguments[1])
         function = ir.FunctionType(I64, [I64] * len(values))
@@ -548,12 +516,7 @@ def _call_tile(_typing: Any, address: Any, place: Any) -> Any:
     return types.int64(address, place), generate
 
 
-write_tile: Any = _write_tile
-
-call_tile: Any = _call_tile
-"""call_tile(address, place): the steps of a group, by the tile at an address."""
-
-
+@lru_cache(maxsize=128)
 def make_tile(kind: int) -> Any:
     """The compiled loop over the steps of a group, for one kind of unit; `panels` calls it by address."""
 

@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from shoal.numerics.mac.tile_kernels import (
     WIDER,
     FloatParameters,
     IntParameters,
-    make_tile,
 )
 from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit
 from shoal.numerics.rounding.plan import FLOAT32, FLOAT64, Carrier
@@ -63,12 +62,6 @@ class Fast(NamedTuple):
     """Whether subnormal float32 numbers may occur."""
     dtype: type
     """Type of the numbers."""
-
-
-@lru_cache(maxsize=128)
-def tile(kind: int) -> Any:
-    """The compiled tile for a kind."""
-    return make_tile(kind)
 
 
 @lru_cache(maxsize=256)
@@ -116,15 +109,14 @@ def _fast(unit: MacUnit, count: bool, what: int, carrier: Carrier) -> Fast | Non
         if order & KAHAN and not free:
             return None  # an infinite compensation would not be seen
         kind = ROUGH | order | (COUNT if count else 0) | (FREE if free else 0) | MODE * NATIVE
-        zeros = len(FloatParameters._fields), len(IntParameters._fields)
-        none = np.zeros(zeros[0], np.float32), np.zeros(zeros[1], np.int32)
+        none = np.zeros(len(FloatParameters._fields), np.float32), np.zeros(len(IntParameters._fields), np.int32)
         return Fast(kind, 1.0, *none, not free, True, np.float32)
     shift = sums.fraction if isinstance(sums, FixedFormat) else 0
     product = _product(unit, shift, carrier)
     if product is None:
         return None
     kind, limits, product_ints = product
-    how = _fixed_mode(unit, carrier) if isinstance(sums, FixedFormat) else _float_mode(unit, carrier)
+    how = _mode(unit, carrier)
     if how is None:
         return None
     mode, more, dropped, lowest_field = how
@@ -224,16 +216,23 @@ def _product(unit: MacUnit, shift: int, carrier: Carrier) -> tuple[int, tuple[fl
     return flags | ROUND, (before, after, product_max), (dropped, lowest_field)
 
 
-def _float_mode(unit: MacUnit, carrier: Carrier) -> tuple[int, int, int, int] | None:
-    """(mode, flags, dropped mantissa bits, exponent field of the smallest normal number) of a floating-point sum."""
-    sums, path = unit.accumulator, unit.datapath
-    assert isinstance(sums, FloatFormat)
-    if sums == SINGLE and unit.rounding == "nearest-even" and carrier == FLOAT32:
+def _mode(unit: MacUnit, carrier: Carrier) -> tuple[int, int, int, int] | None:
+    """(mode, flags, dropped mantissa bits, exponent field of the smallest normal number) of the sum.
+
+    A fixed-point sum is kept as a whole number of steps, without the last two.
+    """
+    sums, path, bits = unit.accumulator, unit.datapath, carrier.mantissa + 1
+    vanish, nearest = VANISH if path.drops else 0, unit.rounding == "nearest-even"
+    by_chance = CHANCE_A if unit.variant == "A" else CHANCE
+    if unit.rounding == "stochastic" and unit.random_bits > HALF_WORD:
+        return None
+    if isinstance(sums, FixedFormat):
+        mode = by_chance if unit.rounding == "stochastic" else NEAREST if nearest else GENERAL
+        return (mode, FIXED | vanish, 0, 0) if sums.width <= bits else None
+    if sums == SINGLE and nearest and carrier == FLOAT32:
         return NATIVE, 0, 0, 0
-    bits = carrier.mantissa + 1
     significant, dropped = sums.significant_bits, carrier.mantissa - sums.mantissa
     lowest_field = sums.lowest_exponent - carrier.lowest + 1
-    vanish = VANISH if path.drops else 0
     top, lsb = path.aligned
     if sums.subnormals != "gradual" or not sums.signed_zero or dropped < 2 or sums.lsb_exponent < carrier.lowest:
         return None
@@ -241,24 +240,9 @@ def _float_mode(unit: MacUnit, carrier: Carrier) -> tuple[int, int, int, int] | 
         return None
     if unit.rounding == "stochastic":
         spare = 1 if unit.variant == "A" else 2
-        if unit.random_bits > HALF_WORD or significant + unit.random_bits + spare > bits:
-            return None
-        return CHANCE_A if unit.variant == "A" else CHANCE, vanish, dropped, lowest_field
+        return (by_chance, vanish, dropped, lowest_field) if significant + unit.random_bits + spare <= bits else None
     before = unit.order == "pairwise" or not unit.fused  # products are rounded by themselves first
     harmless = (before or path.product_significant_bits <= significant) and 2 * significant + 1 <= bits
-    exact = top - lsb <= bits
-    if unit.rounding == "nearest-even" and (harmless or exact) and top + dropped < carrier.highest:
+    if nearest and (harmless or top - lsb <= bits) and top + dropped < carrier.highest:
         return NEAREST, vanish, dropped, lowest_field
     return (GENERAL, vanish, dropped, lowest_field) if significant + 2 <= bits else None
-
-
-def _fixed_mode(unit: MacUnit, carrier: Carrier) -> tuple[int, int, int, int] | None:
-    """(mode, flags, 0, 0) of a fixed-point sum, kept as a whole number of steps."""
-    if unit.accumulator.width > carrier.mantissa + 1:
-        return None
-    flags = FIXED | (VANISH if unit.datapath.drops else 0)
-    if unit.rounding != "stochastic":
-        return NEAREST if unit.rounding == "nearest-even" else GENERAL, flags, 0, 0
-    if unit.random_bits > HALF_WORD:
-        return None
-    return CHANCE_A if unit.variant == "A" else CHANCE, flags, 0, 0

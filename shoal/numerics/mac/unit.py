@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
-from shoal.errors import UserError, check_choice, check_range, whole_number
+from shoal.errors import UserError, check_choice, whole_number
 from shoal.numerics.formats.encodings import Encoding, encoding, operand_format
 from shoal.numerics.formats.notation import UNIT_EXAMPLES, parse, unit_parts
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar, brackets, truth
@@ -115,7 +115,7 @@ class FloatMultiplier:
     @property
     def name(self) -> str:
         """E5M2:5, or E4M3*E5M2:5 for two operand formats; without the switches."""
-        a, b = (_plain(format) for format in self.formats)
+        a, b = (replace(format, nans=True, subnormals="gradual") for format in self.formats)
         first, second = (repr(format).partition("(") for format in (a, b))
         one = f"{first[0]}:{self.cfg}{first[1]}{first[2]}"
         return one if a == b else f"{a!r}*{second[0]}:{self.cfg}{second[1]}{second[2]}"
@@ -239,7 +239,7 @@ class MacUnit:
         if fixed and self.order == "kahan":
             raise UserError("order 'kahan' compensates rounded sums, but fixed-point sums are exact.")
         object.__setattr__(self, "fused", not fixed if self.fused is None else self.fused)
-        check_range("random_bits", whole_number("random_bits", self.random_bits), 1, 32)
+        whole_number("random_bits", self.random_bits, 1, 32)
         self._check_feed()
 
     def _check_feed(self) -> None:
@@ -310,18 +310,12 @@ def parse_mac(text: str) -> MacUnit:
 def _order(order: object) -> str:
     """`order` in its canonical form, with the n of `chunked(n)` checked."""
     text = str(order).replace(" ", "")
-    match = re.fullmatch(r"chunked\((\d{1,18})\)", text)
-    if not match:
-        check_choice("order", text, ORDERS[:-1] if text in ORDERS[:-1] else ORDERS)
-        if text == "chunked(n)":
-            raise UserError("order 'chunked(n)' needs a number of products, such as chunked(64).")
-        return text
-    check_range("products per chunk", int(match.group(1)), 1, 2**31)
-    return f"chunked({int(match.group(1))})"
-
-
-def _plain(format: FloatFormat) -> FloatFormat:
-    return replace(format, nans=True, subnormals="gradual")
+    if match := re.fullmatch(r"chunked\((\d{1,18})\)", text):
+        return f"chunked({whole_number('products per chunk', int(match[1]), 1, 2**31)})"
+    check_choice("order", text, ORDERS)
+    if text == "chunked(n)":
+        raise UserError("order 'chunked(n)' needs a number of products, such as chunked(64).")
+    return text
 
 
 def _switches(value: object) -> dict[str, object]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import pad
 
 from shoal.compiled import njit
 from shoal.errors import UserError
@@ -31,11 +32,16 @@ def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64)
 
     Infinities and NaN are ignored.
     """
-    magnitude = torch.where(x.isfinite(), x.abs(), 0)
-    largest = _largest(magnitude, format).double()
+    (groups, rows, columns), (height, width) = tiles(format, x.shape)
+    magnitude = torch.where(x.isfinite(), x.abs(), 0).reshape(groups, rows, columns)
+    if rows % height or columns % width:
+        magnitude = pad(magnitude, (0, -columns % width, 0, -rows % height))
+    cut = magnitude.unflatten(2, (-1, width)).unflatten(1, (-1, height))  # (G, tiles, h, tiles, w)
+    largest = cut.amax((2, 4), keepdim=True).double()
     exponent = torch.frexp(largest).exponent.to(torch.int64) - 1
     shared = torch.where(largest > 0, exponent - format.element.highest_exponent, 0)
-    return _spread(shared.clamp(*shared_range(format, carrier)), format, x)
+    spread = shared.clamp(*shared_range(format, carrier)).expand_as(cut).flatten(3).flatten(1, 2)
+    return spread[:, :rows, :columns].reshape(x.shape)
 
 
 def shared_range(format: BlockFormat, carrier: Carrier) -> tuple[int, int]:
@@ -81,44 +87,9 @@ def quantize_blocks(
 def scale_by_powers(x: Tensor, exponent: Tensor) -> Tensor:
     """x·2^exponent of float64 numbers, in two steps so that each factor is a normal float64."""
     half = exponent // 2
-    return x * _power_of_two(half) * _power_of_two(exponent - half)
-
-
-def _power_of_two(exponent: Tensor) -> Tensor:
-    """2^exponent as float64, built from its bits."""
-    return ((exponent + 1023) << FLOAT64.mantissa).view(torch.float64)
-
-
-def _largest(magnitude: Tensor, format: BlockFormat) -> Tensor:
-    """The largest magnitude of each block, in the order of the blocks."""
-    if format.over == "tensor" or not magnitude.ndim:
-        return magnitude.amax()
-    if format.over == "row":
-        return magnitude.amax(-1, keepdim=True)
-    height, width = _sides(format)
-    if height > 1:
-        magnitude = _largest_of_runs(magnitude.transpose(-1, -2), height).transpose(-1, -2)
-    return _largest_of_runs(magnitude, width)
-
-
-def _spread(of_blocks: Tensor, format: BlockFormat, x: Tensor) -> Tensor:
-    """For every element of x the value of its block."""
-    if isinstance(format.over, str) or not x.ndim:
-        return of_blocks.expand_as(x)
-    height, width = _sides(format)
-    if height > 1:
-        of_blocks = of_blocks.repeat_interleave(height, -2)[..., : x.shape[-2], :]
-    return of_blocks.repeat_interleave(width, -1)[..., : x.shape[-1]]
-
-
-def _sides(format: BlockFormat) -> tuple[int, int]:
-    return format.over if isinstance(format.over, tuple) else (1, int(format.over))
-
-
-def _largest_of_runs(magnitude: Tensor, length: int) -> Tensor:
-    """The largest of each run of `length` along the last axis; the last run may be shorter."""
-    padded = torch.nn.functional.pad(magnitude, (0, -magnitude.shape[-1] % length))
-    return padded.unflatten(-1, (-1, length)).amax(-1)
+    for part in (half, exponent - half):
+        x = x * ((part + 1023) << FLOAT64.mantissa).view(torch.float64)
+    return x
 
 
 # ---- compiled --------------------------------------------------------------------------------------------------------
@@ -126,18 +97,10 @@ def _largest_of_runs(magnitude: Tensor, length: int) -> Tensor:
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def round_bands(
-    x: NDArray[np.int32],
-    y: NDArray[np.int32],
-    plan: RoundingPlan,
-    tile: tuple[int, int],
-    bands: tuple[int, int],
-    exponents: tuple[int, int, int],
-    first_index: int,
-    keys: Keys,
-    bits: int,
-    variant: int,
-) -> int:
-    """y = x rounded, on bit patterns, both (G, R, C), for bands[0] to bands[1]; returns the number of NaN.
+    first: int, last: int, x: NDArray[np.int32], y: NDArray[np.int32], plan: RoundingPlan, tile: tuple[int, int],
+    exponents: tuple[int, int, int], first_index: int, keys: Keys, bits: int, variant: int,
+) -> int:  # fmt: skip
+    """y = x rounded, on bit patterns, both (G, R, C), for the bands first to last; returns the number of NaN.
 
     A band is a row of tiles: band b of G·ceil(R/h). `exponents` are the element format's highest exponent and the
     smallest and largest s; `bits` is 0 unless rounding is stochastic.
@@ -147,7 +110,7 @@ def round_bands(
     height, width = tile
     per_group = (rows + height - 1) // height
     nans = 0
-    for band in range(bands[0], bands[1]):
+    for band in range(first, last):
         group, top = band // per_group, band % per_group * height
         bottom = min(top + height, rows)
         for left in range(0, columns, width):
@@ -155,7 +118,11 @@ def round_bands(
             largest = np.int32(0)
             for row in range(top, bottom):
                 largest = max(largest, _largest_bits(x[group, row, left:right]))
-            shared = 0 if largest == 0 else _exponent(largest) - exponents[0]
+            if largest >= 2**23:
+                exponent = (largest >> 23) - 127
+            else:  # that of a subnormal is found by converting its multiple of 2^-149
+                exponent = (np.float32(largest).view(np.int32) >> 23) - 127 - 149
+            shared = 0 if largest == 0 else exponent - exponents[0]
             shared = min(max(shared, exponents[1]), exponents[2])
             if plan.lowest_field + shared < 2 or (plan.max_positive >> 23) + shared < 1:
                 return -1
@@ -181,39 +148,17 @@ def _largest_bits(x: NDArray[np.int32]) -> np.int32:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _exponent(u: np.int32) -> int:
-    """The exponent of a positive number; that of a subnormal is found by converting its multiple of 2^-149."""
-    if u >= 2**23:
-        return int(u >> 23) - 127
-    return int(np.float32(u).view(np.int32) >> 23) - 127 - 149
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def _move(plan: RoundingPlan, s: int) -> RoundingPlan:
     """The plan with the format's exponents shifted by s."""
     return RoundingPlan(
-        plan.dropped,
-        plan.lowest_field + s,
-        plan.lsb + s,
-        plan.near,
-        plan.away,
-        plan.full_positive,
-        plan.full_negative,
-        _move_bits(plan.smallest, s),
-        _move_bits(plan.gap_positive, s),
-        _move_bits(plan.gap_negative, s),
-        _move_bits(plan.gap_floor, s),
-        plan.gap_units,
-        plan.gap_exponent + s,
-        _move_bits(plan.max_positive, s),
-        _move_bits(plan.max_negative, s),
-        _move_bits(plan.over_positive, s),
-        _move_bits(plan.over_negative, s),
-        _move_bits(plan.infinity_positive, s),
-        _move_bits(plan.infinity_negative, s),
-        plan.nan,
-        plan.signed_zero,
-    )
+        plan.dropped, plan.lowest_field + s, plan.lsb + s,
+        plan.near, plan.away, plan.full_positive, plan.full_negative,
+        _move_bits(plan.smallest, s), _move_bits(plan.gap_positive, s), _move_bits(plan.gap_negative, s),
+        _move_bits(plan.gap_floor, s), plan.gap_units, plan.gap_exponent + s,
+        _move_bits(plan.max_positive, s), _move_bits(plan.max_negative, s),
+        _move_bits(plan.over_positive, s), _move_bits(plan.over_negative, s),
+        _move_bits(plan.infinity_positive, s), _move_bits(plan.infinity_negative, s), plan.nan, plan.signed_zero,
+    )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

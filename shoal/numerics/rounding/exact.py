@@ -31,7 +31,11 @@ def round_exact(
     if overflow is None:
         overflow = "infinity" if infinities else "saturate"
     if math.isnan(value):
-        return _nan(nans, infinities, nan)
+        if nans or nan == "zero":
+            return math.nan if nans else 0.0
+        if nan == "infinity" and infinities:
+            return math.inf
+        raise UserError("This format has no NaN.")
     negative = math.copysign(1.0, value) < 0
     if rounding == "hysteresis":
         rounding = start if previous is None else "down" if value > previous else "up"
@@ -83,15 +87,9 @@ def neighbours(magnitude: Fraction, format: Scalar) -> tuple[Fraction, Fraction,
 
 
 def round_magnitude(
-    magnitude: Fraction,
-    negative: bool,
-    format: Scalar,
-    rounding: str,
-    underflow: str,
-    random: int,
-    random_bits: int,
-    variant: str,
-) -> Fraction:
+    magnitude: Fraction, negative: bool, format: Scalar, rounding: str, underflow: str,
+    random: int, random_bits: int, variant: str,
+) -> Fraction:  # fmt: skip
     """The neighbour that the rounding chooses."""
     below: FloatFormat | None = None
     if underflow == "truncate" and isinstance(format, FloatFormat) and format.subnormals != "gradual":
@@ -111,20 +109,17 @@ def round_magnitude(
     elif rounding in ("toward-zero", "up", "down"):
         up = delta > 0 and {"toward-zero": False, "up": not negative, "down": negative}[rounding]
     elif rounding == "stochastic":
-        up = _stochastic_up(delta, random, random_bits, variant)
+        if variant == "A":
+            drawn = math.floor(delta * 2**random_bits) + random
+        elif variant == "B":
+            drawn = (math.floor(delta * 2 ** (random_bits + 1)) + 2 * random + 1) // 2
+        else:
+            drawn = round(delta * 2**random_bits) + random  # Python rounds a Fraction's ties to even
+        up = drawn >= 2**random_bits
     else:
         raise UserError(f"Unknown rounding '{rounding}'.")
     chosen = hi if up else lo
     return Fraction(0) if below is not None and chosen < below.min_positive else chosen
-
-
-def _stochastic_up(delta: Fraction, random: int, bits: int, variant: str) -> bool:
-    """Whether the magnitude goes up, with R = `random` in [0, 2^bits)."""
-    if variant == "A":
-        return math.floor(delta * 2**bits) + random >= 2**bits
-    if variant == "B":
-        return math.floor(delta * 2 ** (bits + 1)) + 2 * random + 1 >= 2 ** (bits + 1)
-    return round(delta * 2**bits) + random >= 2**bits  # Python rounds a Fraction's ties to even
 
 
 def _wrap(value: Fraction, format: FixedFormat) -> float:
@@ -132,16 +127,6 @@ def _wrap(value: Fraction, format: FixedFormat) -> float:
     half = 2 ** (format.width - 1)
     multiple = value * 2**format.fraction
     return math.ldexp((int(multiple) + half) % (2 * half) - half, -format.fraction)
-
-
-def _nan(nans: bool, infinities: bool, nan: str) -> float:
-    if nans:
-        return math.nan
-    if nan == "infinity" and infinities:
-        return math.inf
-    if nan == "zero":
-        return 0.0
-    raise UserError("This format has no NaN.")
 
 
 def exponent_of(magnitude: Fraction) -> int:

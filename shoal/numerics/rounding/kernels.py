@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba.extending import intrinsic, overload
+from numba import extending
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.numerics.rounding.plan import FLOAT32, FLOAT64, RoundingPlan
 from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, Keys
+
+intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the typing context as well
 
 M0, M1 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
 S0, S1, S2 = np.int32(SHIFTS[0]), np.int32(SHIFTS[1]), np.int32(SHIFTS[2])
@@ -47,7 +49,7 @@ def bits_of(T: Any) -> Any:
     """The carrier whose bit patterns are of type T; all its numbers are constants."""
 
 
-@overload(bits_of, strict=False)
+@extending.overload(bits_of, strict=False)
 def _bits_of(T: Any) -> Any:
     width = T.dtype.bitwidth
     mantissa, lowest, highest = FLOAT32 if width == 32 else FLOAT64
@@ -74,16 +76,14 @@ right: Any = _shift("lshr")
 
 
 @intrinsic
-def _float_bits(_typing: Any, k: Any) -> Any:
+def float_bits(_typing: Any, k: Any) -> Any:
+    """float_bits(k): the bits of k as a floating-point number."""
+
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         kind = ir.FloatType() if k.bitwidth == 32 else ir.DoubleType()
         return builder.bitcast(builder.sitofp(arguments[0], kind), arguments[0].type)
 
     return k(k), generate
-
-
-float_bits: Any = _float_bits
-"""float_bits(k): the bits of k as a floating-point number."""
 
 
 # ---- one number ------------------------------------------------------------------------------------------------------
@@ -327,14 +327,3 @@ def _by_chance_in_gap(
             random = np.int64(right(number, T(c.width - 1 - bits)))
             up = up_in_gap(c, e, sig, random, plan, bits, variant)
             y[i] = finish(c, x[i], u, T(plan.smallest) if up else T(0), plan)
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def count_nans(x: NDArray[Any]) -> int:
-    """The number of NaN."""
-    c = bits_of(x.dtype.type)
-    T = c.T
-    nans = T(0)
-    for i in range(x.size):
-        nans = T(nans + T(T(x[i] & c.magnitude) > c.infinity))
-    return int(nans)

@@ -109,10 +109,8 @@ def rounding_plan(
         mantissa, lowest = format.mantissa, format.lowest_exponent
         infinities, nans, signed_zero = format.infinities, format.nans, format.signed_zero
         gap = format.subnormals != "gradual"
-
-    smallest, zero_end = Fraction(format.min_positive), Fraction(0)
-    if underflow == "truncate":
-        zero_end = min(Fraction(2) ** lowest, smallest)
+    smallest = Fraction(format.min_positive)
+    zero_end = min(Fraction(2) ** lowest, smallest) if underflow == "truncate" else Fraction(0)
     middle = (zero_end + smallest) / 2
     thresholds = {
         "nearest-even": (carrier.bits_below(middle) + 1,) * 2,
@@ -121,16 +119,13 @@ def rounding_plan(
         "down": (carrier.bits_from(smallest), carrier.bits_below(zero_end) + 1),
     }
     gap_positive, gap_negative = thresholds.get(rounding, (carrier.bits_from(smallest),) * 2)
-
     odd = smallest.numerator // (smallest.numerator & -smallest.numerator)
-
     max_positive, max_negative = (carrier.bits_below(Fraction(end)) for end in (format.max, -format.min))
     beyond = {"infinity": carrier.infinity, "nan": carrier.nan}.get(overflow)
     inward_positive, inward_negative = rounding in ("toward-zero", "down"), rounding in ("toward-zero", "up")
     unlimited = overflow == "wrap"
-    kept = carrier.infinity if infinities else carrier.nan if overflow == "nan" else None
-    if overflow == "saturate":
-        kept = None
+    infinite = carrier.infinity if infinities else carrier.nan
+    kept = infinite if overflow != "saturate" and (infinities or overflow == "nan") else None
     plan = RoundingPlan(
         dropped=carrier.mantissa - mantissa,
         lowest_field=lowest - carrier.lowest + 1,

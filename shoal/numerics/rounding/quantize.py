@@ -4,6 +4,7 @@
 float64 if they are, or if float32 cannot represent the format. Other devices use torch operations (`tensors`).
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from shoal.errors import UserError, check_choice, check_range, whole_number
 from shoal.numerics.formats.notation import parse
-from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format
+from shoal.numerics.formats.types import BlockFormat, FixedFormat, FloatFormat, Format, Scalar
 from shoal.numerics.rounding import kernels, tensors
 from shoal.numerics.rounding.blocks import quantize_blocks, round_bands, shared_range, tiles
 from shoal.numerics.rounding.plan import (
@@ -22,8 +23,6 @@ from shoal.numerics.rounding.plan import (
     FLOAT32,
     FLOAT64,
     VARIANTS,
-    Carrier,
-    RoundingPlan,
     check_rules,
     fits,
     rounding_plan,
@@ -143,8 +142,9 @@ def quantize(
         threads=torch.get_num_threads() if threads is None else whole_number("threads", threads, 1),
     )
     if y is not None:
-        if nan == "error" and not (isinstance(element, FloatFormat) and element.nans):
-            _refuse_nans(_count_nans(x, rules.threads), element, nan)  # before anything is overwritten
+        refuses = nan == "error" and not (isinstance(element, FloatFormat) and element.nans)
+        if refuses and x.numel() and bool(x.amax().isnan()):
+            _refuse_nans(int(x.isnan().sum()), element, nan)  # before anything is overwritten
         if _overlap(x, y) and (x.data_ptr() != y.data_ptr() or x.dtype != y.dtype or not x.is_contiguous()):
             x = x.clone()
     if isinstance(chosen, BlockFormat):
@@ -156,11 +156,7 @@ def quantize(
 
 
 def _round(
-    x: Tensor,
-    format: FloatFormat | FixedFormat,
-    rules: Rules,
-    dtype: torch.dtype | None = None,
-    out: Tensor | None = None,
+    x: Tensor, format: Scalar, rules: Rules, dtype: torch.dtype | None = None, out: Tensor | None = None
 ) -> Tensor:
     """x rounded, as `dtype` (by default its own)."""
     dtype = x.dtype if dtype is None else dtype
@@ -190,7 +186,7 @@ def _empty(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(np.empty(size, np.uint8)).view(dtype).view(x.shape)
 
 
-def compiled_type(x: Tensor, format: FloatFormat | FixedFormat) -> torch.dtype:
+def compiled_type(x: Tensor, format: Scalar) -> torch.dtype:
     """The type in which the compiled loops round a tensor to a format."""
     return torch.float32 if x.dtype != torch.float64 and rounds_in(format, FLOAT32) else torch.float64
 
@@ -200,7 +196,7 @@ def _as_integers(x: Tensor) -> NDArray[Any]:
     return x.numpy().reshape(-1).view(np.int32 if x.dtype == torch.float32 else np.int64)
 
 
-def _round_compiled(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+def _round_compiled(x: Tensor, format: Scalar, rules: Rules, y: Tensor) -> int:
     """y = x rounded by the compiled loops; returns the number of NaN."""
     plan = rounding_plan(format, CARRIERS[x.dtype], rules.rounding, rules.overflow, rules.underflow, rules.nan)
     x = x.contiguous()
@@ -211,18 +207,11 @@ def _round_compiled(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, 
     def work(first: int, last: int) -> int:
         if rules.rounding != "stochastic":
             return int(kernels.round_nearest_or_directed(source[first:last], target[first:last], plan))
-        return sum(
-            kernels.round_stochastically(
-                source[begin:end],
-                target[begin:end],
-                plan,
-                index % SPAN,
-                keys(rules.seed, rules.call, index // SPAN),
-                rules.random_bits,
-                rules.variant,
-            )
-            for begin, end, index in _spans(first, last, rules.offset)
-        )
+        nans, chance = 0, (rules.random_bits, rules.variant)
+        for begin, end, index in _spans(first, last, rules.offset):
+            part, result, drawn = source[begin:end], target[begin:end], keys(rules.seed, rules.call, index // SPAN)
+            nans += kernels.round_stochastically(part, result, plan, index % SPAN, drawn, *chance)
+        return nans
 
     return sum(share_out(work, source.size, rules.threads if source.size > ALONE else 1))
 
@@ -238,71 +227,44 @@ def _round_blocks(x: Tensor, format: BlockFormat, rules: Rules, dtype: torch.dty
     if x.device.type == "cpu" and narrow and one_span and rules.overflow != "wrap":
         y = _empty(x, torch.float32)
         source, target = (_as_integers(t).reshape(shape) for t in (x.float().contiguous(), y))
+        plan = rounding_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
+        if keep_infinities:
+            plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
         exponents = (element.highest_exponent, *shared_range(format, carrier))
-        nans = _round_blocks_float32(source, target, element, rules, tile, exponents, keep_infinities)
-        if nans >= 0:
-            _refuse_nans(nans, element, rules.nan)
+        bits = rules.random_bits if rules.rounding == "stochastic" else 0
+        chance = (rules.offset % SPAN, keys(rules.seed, rules.call, rules.offset // SPAN), bits, rules.variant)
+        bands = shape[0] * -(-shape[1] // tile[0])
+        threads = min(rules.threads, bands) if source.size > ALONE else 1
+        nans = share_out(round_bands, bands, threads, source, target, plan, tile, exponents, *chance)
+        if min(nans) >= 0:
+            _refuse_nans(sum(nans), element, rules.nan)
             return y.to(dtype)
     return quantize_blocks(x, format, dtype, carrier, keep_infinities, lambda scaled: _round(scaled, element, rules))
 
 
-def _round_blocks_float32(
-    source: NDArray[Any],
-    target: NDArray[Any],
-    element: FloatFormat | FixedFormat,
-    rules: Rules,
-    tile: tuple[int, int],
-    exponents: tuple[int, int, int],
-    keep_infinities: bool,
-) -> int:
-    """Round (G, R, C) by the compiled loops; returns the number of NaN, or a negative number if they cannot."""
-    plan = rounding_plan(element, FLOAT32, rules.rounding, rules.overflow, rules.underflow, rules.nan)
-    if keep_infinities:
-        plan = plan._replace(infinity_positive=FLOAT32.infinity, infinity_negative=FLOAT32.infinity)
-    bits = rules.random_bits if rules.rounding == "stochastic" else 0
-    chance = (rules.offset % SPAN, keys(rules.seed, rules.call, rules.offset // SPAN), bits, rules.variant)
-    impossible = -source.size - 1  # outweighs the NaN counts of all other threads
-
-    def work(first: int, last: int) -> int:
-        nans = int(round_bands(source, target, plan, tile, (first, last), exponents, *chance))
-        return nans if nans >= 0 else impossible
-
-    bands = source.shape[0] * -(-source.shape[1] // tile[0])
-    return sum(share_out(work, bands, min(rules.threads, bands) if source.size > ALONE else 1))
-
-
-def _round_by_torch(x: Tensor, format: FloatFormat | FixedFormat, rules: Rules, y: Tensor) -> int:
+def _round_by_torch(x: Tensor, format: Scalar, rules: Rules, y: Tensor) -> int:
     """y = x rounded by torch operations, in pieces; both flat. Returns the number of NaN."""
     plan = rounding_plan(format, FLOAT64, rules.rounding, rules.overflow, rules.underflow, rules.nan)
-    nans = 0
+    nans, chance = 0, (rules.random_bits, rules.variant)
     for first in range(0, x.numel(), tensors.PIECE):
-        piece = x[first : first + tensors.PIECE].double()
+        piece, result = (t[first : first + tensors.PIECE] for t in (x, y))
+        piece = piece.double()
         nans += int(piece.isnan().sum())
-        y[first : first + tensors.PIECE] = _round_piece(piece, plan, rules, first)
+        if rules.rounding != "stochastic":
+            result.copy_(tensors.round_nearest_or_directed(piece, plan))
+            continue
+        for begin, end, index in _spans(0, piece.numel(), rules.offset + first):
+            drawn = keys(rules.seed, rules.call, index // SPAN)
+            result[begin:end] = tensors.round_stochastically(piece[begin:end], plan, index, drawn, *chance)
     return nans
 
 
-def _round_piece(x: Tensor, plan: RoundingPlan, rules: Rules, first: int) -> Tensor:
-    if rules.rounding != "stochastic":
-        return tensors.round_nearest_or_directed(x, plan)
-    parts = [
-        tensors.round_stochastically(
-            x[begin:end], plan, index, keys(rules.seed, rules.call, index // SPAN), rules.random_bits, rules.variant
-        )
-        for begin, end, index in _spans(0, x.numel(), rules.offset + first)
-    ]
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
-def _spans(first: int, last: int, offset: int) -> list[tuple[int, int, int]]:
+def _spans(first: int, last: int, offset: int) -> Iterator[tuple[int, int, int]]:
     """(begin, end, index of begin) of the parts of first:last whose indices share their keys."""
-    spans = []
     while first < last:
-        index = offset + first
-        end = min(last, first + SPAN - index % SPAN)
-        spans.append((first, end, index))
+        end = min(last, first + SPAN - (offset + first) % SPAN)
+        yield first, end, offset + first
         first = end
-    return spans
 
 
 def _wrap(y: Tensor, format: FixedFormat) -> Tensor:
@@ -351,7 +313,7 @@ def check_memory(what: str, needed: int, less: str) -> None:
         check_fits(what, needed, lambda _free: less)
 
 
-def memory_needed(x: Tensor, element: FloatFormat | FixedFormat, dtype: torch.dtype, y: Tensor | None) -> int:
+def memory_needed(x: Tensor, element: Scalar, dtype: torch.dtype, y: Tensor | None) -> int:
     """Bytes that rounding takes on the CPU, in addition to the tensor and `out`."""
     if x.device.type != "cpu":
         return 0
@@ -385,35 +347,27 @@ def _overlap(x: Tensor, y: Tensor) -> bool:
     return x.device == y.device and a < b + size_b and b < a + size_a
 
 
-def _count_nans(x: Tensor, threads: int) -> int:
-    if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and x.is_contiguous():
-        bits = _as_integers(x)
-        return sum(share_out(lambda first, last: int(kernels.count_nans(bits[first:last])), bits.size, threads))
-    return int(x.isnan().sum())
-
-
 def _result_type(format: Format, dtype: torch.dtype) -> torch.dtype:
     """The tensor's own type, or the next wider one that can represent every value of the format."""
     for candidate in (dtype, torch.float32, torch.float64):
-        if _holds(format, CARRIERS[candidate]) and CARRIERS[candidate].mantissa >= CARRIERS[dtype].mantissa:
+        carrier = CARRIERS[candidate]
+        if isinstance(format, BlockFormat):  # its shared exponents are limited to the carrier's range
+            holds = format.element.significant_bits <= carrier.mantissa + 1
+        else:
+            holds = fits(format, carrier)
+        if holds and carrier.mantissa >= CARRIERS[dtype].mantissa:
             return candidate
     raise AssertionError(f"float64 can represent every value of every format, including {format}")
 
 
-def _holds(format: Format, carrier: Carrier) -> bool:
-    if isinstance(format, BlockFormat):  # its shared exponents are limited to the carrier's range
-        return format.element.significant_bits <= carrier.mantissa + 1
-    return fits(format, carrier)
-
-
-def _refuse_nans(nans: int, format: FloatFormat | FixedFormat, rule: str) -> None:
+def _refuse_nans(nans: int, format: Scalar, rule: str) -> None:
     if nans and rule == "error" and not (isinstance(format, FloatFormat) and format.nans):
         raise UserError(
             f"{nans} of the numbers are NaN, which {format} cannot represent; nan='zero' rounds them to zero."
         )
 
 
-def _random_bits(bits: int | None, dtype: torch.dtype, format: FloatFormat | FixedFormat) -> int:
+def _random_bits(bits: int | None, dtype: torch.dtype, format: Scalar) -> int:
     """The bits of R: at most two fewer than a word has, so that variants B and C can detect halves and ties."""
     most = 60 if dtype == torch.float64 else 30
     if isinstance(format, FloatFormat) and format.subnormals != "gradual":

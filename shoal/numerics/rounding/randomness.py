@@ -6,7 +6,7 @@ permutation of the lower 32 bits of the index: two rounds of xor-shift and multi
 and between the two. The finaliser of splitmix64 derives the keys from the seed, the call and the upper index bits.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 MULTIPLIERS = (0x7FEB352D, 0x846CA68B)
 SHIFTS = (16, 15, 16)
@@ -32,8 +32,8 @@ def keys(seed: int, call: int, span: int) -> Keys:
     return Keys(state >> 32, state % SPAN, second >> 32, second % SPAN)
 
 
-def word(index: int, before: int, between: int) -> int:
-    """The 32 random bits of an element: the definition that the loops implement."""
+def word(index: Any, before: int, between: int) -> Any:
+    """The 32 random bits of an element, or of an array of them: the definition that the loops implement."""
     x = (index % SPAN) ^ before
     x ^= x >> SHIFTS[0]
     x = x * MULTIPLIERS[0] % SPAN

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.numerics.rounding.plan import FLOAT64, RoundingPlan
-from shoal.numerics.rounding.randomness import MULTIPLIERS, SHIFTS, SPAN, Keys
+from shoal.numerics.rounding.randomness import Keys, word
 
 MANTISSA = FLOAT64.mantissa
 INFINITY = FLOAT64.infinity
@@ -48,10 +48,10 @@ def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, 
     places_down = (shift - POINT).clamp(0, 62)
     delta = (tail << (POINT - within)) >> places_down
 
-    indices = torch.arange(index, index + x.numel(), device=x.device) % SPAN
-    word = (random_word(indices, *keys[:2]) << 30) | (random_word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
+    indices = torch.arange(index, index + x.numel(), device=x.device)
+    drawn = (word(indices, *keys[:2]) << 30) | (word(indices, *keys[2:]) >> 2)  # 62 bits of the two words
     cut = POINT - bits
-    random = (word >> cut) << cut
+    random = (drawn >> cut) << cut
     if variant == 0:
         needed = delta >> cut << cut
     elif variant == 1:
@@ -64,7 +64,7 @@ def round_stochastically(x: Tensor, plan: RoundingPlan, index: int, keys: Keys, 
     if plan.gap_floor > 0:
         r = torch.where((u < plan.gap_floor) | (r < plan.smallest), 0, r)
     elif plan.smallest > 0:
-        inside = _chance_in_gap(e, sig, word >> cut, plan, bits, variant)
+        inside = _chance_in_gap(e, sig, drawn >> cut, plan, bits, variant)
         r = torch.where(u < plan.smallest, inside, r)
     return _finish(pattern, u, r, plan)
 
@@ -107,13 +107,3 @@ def _finish(bits: Tensor, u: Tensor, r: Tensor, plan: RoundingPlan) -> Tensor:
     unsigned = (r > INFINITY) | (r < 1 - plan.signed_zero)
     r = torch.where(unsigned, r, r | (bits & SIGN))
     return torch.where(u > INFINITY, plan.nan, r).view(torch.float64)
-
-
-def random_word(index: Tensor, before: int, between: int) -> Tensor:
-    """As `randomness.word`."""
-    low = SPAN - 1
-    h = index ^ before
-    h = ((h ^ (h >> SHIFTS[0])) * MULTIPLIERS[0]) & low
-    h = h ^ between
-    h = ((h ^ (h >> SHIFTS[1])) * MULTIPLIERS[1]) & low
-    return h ^ (h >> SHIFTS[2])

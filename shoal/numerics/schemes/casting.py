@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,9 +111,14 @@ class SchemeCasts:
         return partial(self._read_weight, layer) if kind == WEIGHTS else partial(self._read, kind, layer)
 
     def holds(self, kind: str, operand: Scalar) -> bool:
-        """Whether a unit's operand format has all values of the role's cast."""
+        """Whether a unit's operand format has all values of the role's cast, its infinities and NaN included."""
         cast = self._casts.get(kind)
-        return cast is not None and not cast.squeeze and holds(operand, cast.element) and _as_special(operand, cast)
+        if cast is None or cast.squeeze or not holds(operand, cast.element):
+            return False
+        if not isinstance(cast.element, FloatFormat):
+            return True
+        infinities, nans = (operand.infinities, operand.nans) if isinstance(operand, FloatFormat) else (False, False)
+        return cast.element.infinities <= infinities and cast.element.nans <= nans
 
     def in_blocks(self, kinds: Iterable[str]) -> bool:
         """Whether an operand of these kinds has blocks."""
@@ -228,14 +234,6 @@ def _laid_out(read: Read, weight: Tensor) -> Read:
     return read._replace(values=torch.empty_like(weight, requires_grad=False).copy_(read.values))
 
 
-def _as_special(operand: Scalar, cast: Cast) -> bool:
-    """Whether the operand format has infinities and NaN if the cast's has them."""
-    if not isinstance(cast.element, FloatFormat):
-        return True
-    infinities, nans = (operand.infinities, operand.nans) if isinstance(operand, FloatFormat) else (False, False)
-    return cast.element.infinities <= infinities and cast.element.nans <= nans
-
-
 # ---- products of blocks ----------------------------------------------------------------------------------------------
 # Blocks of matrices have powers of two of their own (block floating point, block minifloats).
 # Blocks of the first operand run along its rows, which is along the sum; those of the second along its columns. Where
@@ -309,25 +307,19 @@ def count_events(x: Tensor, rounded: Tensor, highest: float, lowest: float) -> t
     infinite or NaN, and nonzero numbers that became zero.
     """
     before, after = (t.contiguous().reshape(-1).numpy() for t in (x.float(), rounded.float()))
-    ends = np.float32(highest), np.float32(lowest)
-    totals: list[tuple[int, int, int]] = []
-
-    def work(first: int, last: int) -> int:
-        totals.append(_count(before[first:last], after[first:last], *ends))
-        return 0
-
-    share_out(work, before.size, torch.get_num_threads() if before.size > ALONE else 1)
-    saturated, overflowed, underflowed = map(sum, zip((0, 0, 0), *totals, strict=True))
+    threads = torch.get_num_threads() if before.size > ALONE else 1
+    counted = share_out(_count, before.size, threads, before, after, np.float32(highest), np.float32(lowest))
+    saturated, overflowed, underflowed = map(sum, zip(*counted, strict=True))
     return saturated, overflowed, underflowed
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _count(
-    before: NDArray[np.float32], after: NDArray[np.float32], highest: np.float32, lowest: np.float32
+    first: int, last: int, before: NDArray[np.float32], after: NDArray[np.float32], highest: Any, lowest: Any
 ) -> tuple[int, int, int]:
     saturated = overflowed = underflowed = np.int32(0)
     infinity = np.float32(np.inf)
-    for n in range(before.size):
+    for n in range(first, last):
         x, y = before[n], after[n]
         finite = abs(x) < infinity
         saturated += np.int32(finite & (((x > y) & (y >= highest)) | ((x < y) & (y <= lowest))))

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
 from shoal.errors import UserError
-from shoal.networks import JointCritics, StackedMLP
-from shoal.networks.layout import Random, full
+from shoal.networks.critics import JointCritics
+from shoal.networks.layout import Random
+from shoal.networks.stacked import StackedMLP
 from shoal.numerics import emulate, parse_mac
 from shoal.quantization.qat import Qat
 from tests.algorithms.plain import Net, critic_nets
@@ -27,7 +28,7 @@ def tensor(shape: tuple[int, ...], seed: int) -> Tensor:
 @pytest.mark.parametrize("inside", [True, False])
 def test_stacks_equal_loops_over_networks(inside: bool) -> None:
     x, sizes = tensor((3, 7, 5), 1), (5, 20, 6, 1)
-    network = StackedMLP([full(3, size) for size in sizes], Random(0))
+    network = StackedMLP([np.ones((3, size), bool) for size in sizes], Random(0))
     parameters = list(network.flat)
     with torch.no_grad():
         for k, values in enumerate(parameters, 2):

@@ -15,7 +15,7 @@ CFGS = range(1, 7)
 
 
 def values(multiplier: FloatMultiplier) -> np.ndarray:
-    format = multiplier.format
+    format = multiplier.a
     return np.array([format.decode(code) for code in range(2**format.width)])
 
 

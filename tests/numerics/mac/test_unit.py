@@ -35,7 +35,7 @@ def test_names_and_their_units() -> None:
     assert parse_mac("E5M2:5+Q8.13") == made and repr(made) == "E5M2:5+Q8.13"
     assert made.fused is False and parse_mac("E5M2:5+E6M5").fused is True
     assert parse_mac("E5M2+E6M5").multiplier.cfg == 1  # type: ignore[union-attr]
-    assert parse_mac("E5M2:5+E6M5").multiplier.format == parse("E5M2:5")
+    assert parse_mac("E5M2:5+E6M5").multiplier.a == parse("E5M2:5")
     assert made.multiplier.product == parse("E6M5:5(bias=30)")
     assert parse_mac("Q8.8+Q8.8").multiplier == FixedMultiplier(FixedFormat(8, 8))
     assert parse_mac("E5M2:5+E6M5, order=chunked(64)").chunk == 64

@@ -106,7 +106,7 @@ def test_compiled_blocks_match_torch(element: str, over: object, monkeypatch: py
     ]:
         compiled = quantize(x, format, how, threads=3, **rules)
         with monkeypatch.context() as patch:
-            patch.setattr(loops, "_round_blocks_float32", lambda *_: -1)
+            patch.setattr(loops, "round_bands", lambda *_: -1)
             assert_same(compiled.reshape(-1), quantize(x, format, how, **rules).reshape(-1), x.reshape(-1))
         assert_same(compiled.reshape(-1), quantize(x, format, how, threads=1, **rules).reshape(-1), x.reshape(-1))
 

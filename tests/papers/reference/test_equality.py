@@ -14,7 +14,7 @@ from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
 from shoal.envs import make_env
 from shoal.errors import UserError
-from shoal.networks import to_arrays
+from shoal.networks.stacked import to_arrays
 from shoal.replay import Batch
 from shoal.replay.samplers import Uniform
 from shoal_papers.reference.replay import ListSampler, Transitions
