@@ -61,8 +61,7 @@ class ActorCollector(Collecting):
         phase("other")
         if ended is None:
             self._pause()
-            return []
-        return ended
+        return ended or []
 
     def _take_waiting(self) -> list[Episode] | None:
         """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""

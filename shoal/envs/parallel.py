@@ -167,10 +167,8 @@ class ParallelCopies(AdaptedCopies):
         for e in range(self.copies):
             if ended[e]:
                 self._begin(e, self._episode[e] + 1, 0)
-        metrics = np.zeros((self.copies, 0), np.float32)
-        return Step(
-            self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation, metrics
-        )
+        metrics, now = np.zeros((self.copies, 0), np.float32), self._observation.copy()
+        return Step(now, reward, terminated, truncated, took_part, ended, final_observation, metrics)
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far."""
@@ -299,8 +297,7 @@ class ParallelCopies(AdaptedCopies):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors elsewhere
             array = np.asarray(value)
             if array.size == 1 and array.dtype.kind in "biuf":
-                number: float = array.item()
-                return number
+                return array.item()
         raise UserError(f"{self.where(e, i)} got {wrong.format(in_short(value))}.")
 
     def _observe(self, e: int, i: int, observations: dict) -> None:

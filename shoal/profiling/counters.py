@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from shoal.system.control_groups import read_text
 from shoal.training.clock import PhaseClock
 
 HARDWARE, CACHE = 0, 3  # perf_event.h: PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE
@@ -163,19 +164,18 @@ class PhaseCounters(PhaseClock):
 
 def reason(error: OSError) -> str:
     """Why the kernel refused to count an event."""
-    if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return "This machine has no such counter, as is common for virtual machines."
-    if error.errno == errno.EACCES:
-        return f"The kernel forbids it: /proc/sys/kernel/perf_event_paranoid is {_paranoid()}, but must be 2 or less."
-    if error.errno == errno.EPERM:
-        return "The kernel, or the filter of system calls that a container has, forbids perf_event_open."
-    if error.errno == errno.ENOSYS:
-        return "This kernel has no perf_event_open."
-    if error.errno == errno.EBUSY:
-        return "Another process has the counter for itself."
-    if error.errno == errno.EMFILE:
-        return "This process has too many open files."
-    return f"perf_event_open failed: {os.strerror(error.errno or 0)}."
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")  # who may count
+    forbidden = f"{paranoid} is {read_text(paranoid).strip() or 'unknown'}, but must be 2 or less"
+    missing = "This machine has no such counter, as is common for virtual machines."
+    reasons = {
+        **dict.fromkeys((errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP), missing),
+        errno.EACCES: f"The kernel forbids it: {forbidden}.",
+        errno.EPERM: "The kernel, or the filter of system calls that a container has, forbids perf_event_open.",
+        errno.ENOSYS: "This kernel has no perf_event_open.",
+        errno.EBUSY: "Another process has the counter for itself.",
+        errno.EMFILE: "This process has too many open files.",
+    }
+    return reasons.get(error.errno or 0, f"perf_event_open failed: {os.strerror(error.errno or 0)}.")
 
 
 def _scaled(data: bytes) -> int:
@@ -187,14 +187,6 @@ def _scaled(data: bytes) -> int:
 def _threads() -> list[int]:
     """The threads of this process."""
     return sorted(int(name) for name in os.listdir("/proc/self/task"))
-
-
-def _paranoid() -> str:
-    """The kernel's setting of who may count."""
-    try:
-        return Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 # ---- energy -----------------------------------------------------------------------------------------------
@@ -235,12 +227,8 @@ class EnergyMeter:
 
 def packages(root: Path = POWERCAP) -> list[Path]:
     """The folder of every package; the MMIO interface shows the same packages again and is left out."""
-    found = sorted(root.glob("intel-rapl:*")) if root.is_dir() else []
-    return [path for path in found if path.name.count(":") == 1 and _name(path).startswith("package")]
-
-
-def _name(path: Path) -> str:
-    return (path / "name").read_text().strip()
+    found = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
+    return [path for path in found if (path / "name").read_text().startswith("package")]
 
 
 def _number(path: Path) -> int:
@@ -266,9 +254,8 @@ class Neighbours:
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
         """Seconds of all processors together: all, those at work, and those of this process."""
-        try:
-            ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        except (OSError, ValueError, IndexError):
+        ticks = [int(word) for word in read_text(Path("/proc/stat")).partition("\n")[0].split()[1:9]]
+        if not ticks:
             return None
         second = os.sysconf("SC_CLK_TCK")
         idle = ticks[3] + ticks[4]  # waiting for a disk is idle, too

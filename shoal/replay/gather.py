@@ -261,19 +261,6 @@ def gather_halves(store: Store, at: Ints, after: Ints, joint: Floats, next_joint
 
 
 @njit(cache=True)
-def gather_outcomes(store: Store, at: Ints, batch: Batch | Returns, low: int, high: int) -> None:
-    """Rows low to high of rewards and flags."""
-    floats, reward, terminated, alive = store.floats, batch.reward, batch.terminated, batch.alive
-    _, rewards, flags = columns(store)
-    for i in range(low, high):
-        for n in range(store.agents):
-            flag = int(floats[at[i], flags + n])
-            reward[i, n] = floats[at[i], rewards + n]
-            terminated[i, n] = flag & TERMINATED != 0
-            alive[i, n] = flag & ALIVE != 0
-
-
-@njit(cache=True)
 def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, chunk: int) -> None:
     """Fill one chunk of the mini-batches, given with M and B as one axis."""
     low, high = chunk * CHUNK, min(chunk * CHUNK + CHUNK, at.size)
@@ -281,7 +268,13 @@ def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, ch
         gather_floats(store, at, after, batch.joint, batch.next_joint, low, high)
     else:
         gather_halves(store, at, after, batch.joint, batch.next_joint, low, high)
-    gather_outcomes(store, at, batch, low, high)
+    _, rewards, flags = columns(store)
+    for i in range(low, high):
+        for n in range(store.agents):
+            flag = int(store.floats[at[i], flags + n])
+            batch.reward[i, n] = store.floats[at[i], rewards + n]
+            batch.terminated[i, n] = flag & TERMINATED != 0
+            batch.alive[i, n] = flag & ALIVE != 0
 
 
 @njit(cache=True)

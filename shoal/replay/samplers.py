@@ -50,10 +50,7 @@ class Sampler(Protocol):
 class Uniform:
     """Every live transition of every copy is equally likely, with replacement."""
 
-    @property
-    def needs(self) -> int:
-        """One transition."""
-        return 1
+    needs = 1
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""

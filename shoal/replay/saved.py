@@ -173,7 +173,10 @@ class SavedRing:
             end = started[0] + counts[e]
             steps = np.diff(started, append=end)
             skipped, missing = loaded.transitions[e] - low[e], started[loaded.transitions[e] - low[e]] - loaded.rows[e]
-            follows = missing == 0 or (missing == 1 and skipped == 0 and self._ends_open(e, loaded))
+            newest = loaded.transitions[e] - 1
+            row = self.store.start[e, newest % self.capacity_per_copy]
+            ends_open = newest >= self.oldest[e] and row == loaded.rows[e] - 1  # no dead row follows what is loaded yet
+            follows = missing == 0 or (missing == 1 and skipped == 0 and ends_open)
             beyond = self._head[e] - end if high[e] == self.added[e] else 0
             ends = beyond == 0 or (beyond == 1 and steps[-1] == 1 and loaded.after)
             if not (follows and ends and np.all((steps == 1) | (steps == 2))):
@@ -225,12 +228,6 @@ class SavedRing:
         """Put an observation, as it is stored, into a row that starts no transition."""
         self._words[copy, row % self.store.rows] = 0
         self._words[copy, row % self.store.rows, : observation.size] = observation
-
-    def _ends_open(self, copy: np.integer, loaded: Loading) -> bool:
-        """Whether something is loaded whose newest transition is not followed by a dead row yet."""
-        newest = loaded.transitions[copy] - 1
-        row = self.store.start[copy, newest % self.capacity_per_copy]
-        return bool(newest >= self.oldest[copy] and row == loaded.rows[copy] - 1)
 
     def _leave_out(self, copy: np.integer, loaded: Loading) -> None:
         """Remove the newest transition that is loaded; the rows and numbers of those before it move up."""
