@@ -104,9 +104,7 @@ LANES = 4 if _plan is None else _plan.lanes
 
 
 @intrinsic
-def sum_products(_typing: Any, count: Any, x: Any) -> Any:
-    """`count` multiply-adds of x in each lane of each sum; the first lane's total."""
-
+def _spin(_typing: Any, count: Any, x: Any) -> Any:
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         name, every = f"llvm.fmuladd.v{LANES}f32", splat(builder, arguments[1], LANES)
 
@@ -119,10 +117,13 @@ def sum_products(_typing: Any, count: Any, x: Any) -> Any:
     return types.float32(types.int64, types.float32), generate
 
 
+_run: Any = _spin
+
+
 @njit(nogil=True)
 def spin(count, x):  # type: ignore[no-untyped-def]
-    """`sum_products`, which only compiled code can call."""
-    return sum_products(count, x)
+    """`count` multiply-adds of each lane of each sum."""
+    return _run(count, x)
 
 
 def peak(seconds: float = 0.2) -> float:

@@ -10,8 +10,6 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from shoal.system.tiles import I8, I32
-
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: Any) -> Any:
     """The address of array[position]."""
@@ -19,14 +17,13 @@ def _pointer(context: Any, builder: Any, array_type: Any, array: Any, position: 
 
 
 @intrinsic
-def prefetch(_typing: Any, array: Any, position: Any) -> Any:
-    """Ask memory for the cache line of array[position] without waiting for it."""
-
+def _prefetch(_typing: Any, array: Any, position: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = _pointer(context, builder, signature.args[0], *arguments)
-        pointer = builder.bitcast(pointer, I8.as_pointer())
-        function = ir.FunctionType(ir.VoidType(), [pointer.type, I32, I32, I32])
-        to_read, keep_close, data = I32(0), I32(3), I32(1)
+        pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        function = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        to_read, keep_close, data = word(0), word(3), word(1)
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], function)
         builder.call(prefetch, [pointer, to_read, keep_close, data])
         return context.get_dummy_value()
@@ -35,9 +32,7 @@ def prefetch(_typing: Any, array: Any, position: Any) -> Any:
 
 
 @intrinsic
-def copy(_typing: Any, target: Any, to: Any, source: Any, at: Any, count: Any) -> Any:
-    """target[to : to + count] = source[at : at + count]; one type, no overlap."""
-
+def _copy(_typing: Any, target: Any, to: Any, source: Any, at: Any, count: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, to, source, at, count = arguments
         cgutils.raw_memcpy(
@@ -50,3 +45,10 @@ def copy(_typing: Any, target: Any, to: Any, source: Any, at: Any, count: Any) -
         return context.get_dummy_value()
 
     return types.void(target, types.intp, source, types.intp, types.intp), generate
+
+
+prefetch: Any = _prefetch
+"""prefetch(array, position): ask memory for the cache line of array[position] without waiting for it."""
+
+copy: Any = _copy
+"""copy(target, to, source, at, count): target[to : to + count] = source[at : at + count]; one type, no overlap."""

@@ -50,7 +50,10 @@ class Sampler(Protocol):
 class Uniform:
     """Every live transition of every copy is equally likely, with replacement."""
 
-    needs = 1
+    @property
+    def needs(self) -> int:
+        """One transition."""
+        return 1
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
         """Copies (M, B) and transition numbers (M, B)."""
