@@ -14,15 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.actorq.connect import (
-    check_cpus,
-    check_nodes,
-    check_running,
-    connect,
-    import_ray,
-    in_a_line,
-    told_if_gone,
-)
+from shoal.actorq.connect import check_cpus, check_nodes, check_running, connect, import_ray, in_a_line, told_if_gone
 from shoal.actorq.heartbeat import GROUP, SILENT_ON_RAY, RayHeartbeat
 from shoal.actorq.player import Play
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest

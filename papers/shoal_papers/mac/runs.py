@@ -172,17 +172,17 @@ def cells(kinds: Iterable[Kind], quick: bool) -> list[StudyCell]:
 def trained(done: Cells, kinds: Sequence[Kind], quick: bool) -> list[dict[str, Any]]:
     """Train every kind with every seed, as many at a time as there are CPUs."""
     results = done.run(cells(kinds, quick), train_one)
-    about = {
-        kind.cell(seed, quick).name: {
+    by_cell = {kind.cell(seed, quick).name: kind for seed in range(SEEDS) for kind in kinds}
+    return [
+        {
             "scheme": kind.scheme,
             "loss_scale": kind.loss_scale,
             "plan": kind.task,
             "label": kind.label,
+            "outcome": outcome,
         }
-        for seed in range(SEEDS)
-        for kind in kinds
-    }
-    return [{**about[name], "outcome": outcome} for name, outcome in results.items()]
+        for kind, outcome in ((by_cell[name], outcome) for name, outcome in results.items())
+    ]
 
 
 def share(outcomes: Sequence[Outcome], event: str, roles: Sequence[str]) -> float | None:

@@ -34,7 +34,6 @@ RUN = {"pull_every": 200, "warmup": 512, "threads": 1, "episodes": 10**7, "capac
 DISTURBED = 0.1  # share of the processors that other programs may use before a real run says little
 SIMULATIONS = 20.0  # approximate seconds of all simulations
 
-
 Check = Mapping[str, Any]  # a prediction and what was measured: see `check`
 
 
@@ -64,7 +63,6 @@ class ActorqModel(CellStudy, name="actorq-model"):
         return runs + actorq_paper.cells(quick, seconds)
 
     def length(self, quick: bool, options: Options) -> float:
-        """With the simulations."""
         return super().length(quick, options) + SIMULATIONS
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
@@ -77,7 +75,6 @@ class ActorqModel(CellStudy, name="actorq-model"):
         return data
 
     def view(self, data: Data) -> Data:
-        """Checks and simulations."""
         return data
 
     def tables(self, view: Data) -> list[Table]:

@@ -438,7 +438,7 @@ def over_network(rows: Sequence[Record]) -> list[str]:
     said = []
     for bits, precision in ((32, "float32"), (8, "float32"), (8, "int8")):
         if one := of_kind(rows, bits=bits, precision=precision, pull_every=pull_every):
-            milliseconds = 1e3 * transfer_seconds(one)
+            milliseconds = 1e3 * (8 * one["bytes_per_pull"] / (1e6 * MBIT))
             speed = 1 / (1 / one["steps_per_second"] + milliseconds / 1e3 / pull_every)
             said.append(f"{milliseconds:.0f} ms and leave {speed:,.0f} steps/s ({precision}, {bits} bits)")
     if not said:
@@ -448,8 +448,3 @@ def over_network(rows: Sequence[Record]) -> list[str]:
         f"{MBIT / 1000:g} Gbit/s for one actor alone (arithmetic, not measured), with a pull every {pull_every} steps, "
         f"a pull would take {'; '.join(said)}."
     ]
-
-
-def transfer_seconds(one: Record) -> float:
-    """Of one pull over the network."""
-    return 8 * float(one["bytes_per_pull"]) / (1e6 * MBIT)
