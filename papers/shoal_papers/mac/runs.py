@@ -173,16 +173,12 @@ def trained(done: Cells, kinds: Sequence[Kind], quick: bool) -> list[dict[str, A
     """Train every kind with every seed, as many at a time as there are CPUs."""
     results = done.run(cells(kinds, quick), train_one)
     by_cell = {kind.cell(seed, quick).name: kind for seed in range(SEEDS) for kind in kinds}
-    return [
-        {
-            "scheme": kind.scheme,
-            "loss_scale": kind.loss_scale,
-            "plan": kind.task,
-            "label": kind.label,
-            "outcome": outcome,
-        }
-        for kind, outcome in ((by_cell[name], outcome) for name, outcome in results.items())
-    ]
+    rows = []
+    for name, outcome in results.items():
+        kind = by_cell[name]
+        about = {"scheme": kind.scheme, "loss_scale": kind.loss_scale, "plan": kind.task, "label": kind.label}
+        rows.append({**about, "outcome": outcome})
+    return rows
 
 
 def share(outcomes: Sequence[Outcome], event: str, roles: Sequence[str]) -> float | None:

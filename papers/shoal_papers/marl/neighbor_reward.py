@@ -107,14 +107,10 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
         for run in view["curves"]:
             variants = groups.setdefault((run["world"], run["agents"]), {})
             variants.setdefault(run["variant"], []).append(run["curve"])
+        series = {where: [*starmap(smoothed, variants.items())] for where, variants in groups.items()}
         return [
-            Panel(
-                f"{world}, {counted(agents, 'agent')}",
-                "return per agent",
-                [*starmap(smoothed, variants.items())],
-                "episode",
-            )
-            for (world, agents), variants in groups.items()
+            Panel(f"{world}, {counted(agents, 'agent')}", "return per agent", curves, "episode")
+            for (world, agents), curves in series.items()
         ]
 
 

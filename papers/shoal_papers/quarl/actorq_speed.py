@@ -117,10 +117,11 @@ class ActorqSpeed(RunStudy, name="actorq-speed"):
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """One run per task, pace, kind of actors and seed; seed 0 of everything first."""
         if quick:
-            quick_cells = (
-                (task, *one) for task, (*some, steps) in QUICK.items() for one in product(*some, [0], [steps])
-            )
-            return [_cell(task, pace, kind, seed, steps) for task, kind, pace, seed, steps in quick_cells]
+            return [
+                _cell(task, pace, kind, 0, steps)
+                for task, (kinds, paces, steps) in QUICK.items()
+                for pace, kind in product(paces, kinds)
+            ]
         return [
             _cell(task, pace, kind, seed, TRAINED[task].paces[pace].steps)
             for seed, task, pace, kind in product(range(SEEDS), TRAINED, PACES, KINDS)

@@ -239,7 +239,8 @@ def sentences(row: Summary) -> list[str]:
         most = [f"{space} MB" if space else f"more than {SPACES[-1]} MB" for space in spaces]
         said.append(
             f"Policy {row.policy}: int8 is {slow / fast:.2f} times as fast as float32 (paper: "
-            f"{row.paper['speed-up']:g}); float32 runs within {most[0]} more than the bare runtime, int8 within {most[1]}."
+            f"{row.paper['speed-up']:g}); float32 runs within {most[0]} more than the bare runtime, "
+            f"int8 within {most[1]}."
         )
     return said
 
