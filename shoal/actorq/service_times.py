@@ -89,12 +89,7 @@ class Observed:
 
 
 def observe(config: TrainConfig, seconds: float, first: int, updates: int) -> Observed:
-    """Run a system, and count for some seconds what it does.
-
-    Args:
-        first: steps that every actor plays before the clock starts.
-        updates: the learner's updates before the clock starts: the first ones compile and allocate.
-    """
+    """Run a system, and count for some seconds what it does, after `first` steps of every actor and so many updates."""
     with _running(config, first, updates) as training:
         return _observed(training, seconds)
 

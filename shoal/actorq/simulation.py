@@ -294,8 +294,7 @@ class _Run:
     def _counts(self) -> dict[str, float]:
         """Everything that the outcome is made of, so far."""
         counts = {"chunks": self.taken, "updates": self.updates, "pulls": self.pulls, "lags": len(self.lags)}
-        links = {"down": self.down.busy, "up": self.up.busy}
-        return {"seconds": self.env.now, **counts, **links, **self.spent}
+        return {"seconds": self.env.now, **counts, "down": self.down.busy, "up": self.up.busy, **self.spent}
 
     def _look_at_the_end(self) -> None:
         if not self._begun and (self.taken >= self._settled or self.updates >= MOST_UPDATES // 2):

@@ -23,8 +23,6 @@ HUMANOID = {
 GPU learner, for which 3 ms per update are assumed. The actors' times were measured on two quiet cores (AMD Zen 4) by
 `shoal study actorq-model`; they are the cells "paper Humanoid Stand" in papers/cells/actorq-model."""
 STOPS = 0.95  # more actors have stopped helping at the first number that reaches this share of the highest rate
-
-
 Record = dict[str, Any]  # a simulated run: precision, actors, the numbers of its `Outcome`, speed_up over float32
 
 

@@ -7,6 +7,7 @@ Then a sentence says why for every event, and everything else works without.
 import collections
 import ctypes
 import errno
+import itertools
 import os
 import platform
 import struct
@@ -21,7 +22,6 @@ from shoal.training.clock import PhaseClock
 HARDWARE, CACHE = 0, 3  # perf_event.h: PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE
 LAST_LEVEL, DATA_TLB = 2, 3
 READ_MISSES = 1 << 16  # operation 0, read; result 1, miss
-
 EVENTS = {
     "instructions": (HARDWARE, 1),
     "cycles": (HARDWARE, 0),
@@ -30,11 +30,9 @@ EVENTS = {
     "dTLB load misses": (CACHE, DATA_TLB | READ_MISSES),
 }
 """Name, and the kernel's type and number of it."""
-
 SYSCALLS = {"x86_64": 298, "amd64": 298, "ppc64le": 319, "s390x": 331}
 SYSCALLS |= dict.fromkeys(("aarch64", "arm64", "riscv64", "loongarch64"), 241)
 """The number of perf_event_open by machine."""
-
 TIMES = 1 | 2  # read_format: how long the event was wanted and how long it was counted
 INHERIT, EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 CLOSE_ON_EXEC = 1 << 3
@@ -117,9 +115,8 @@ class Counters(AbstractContextManager["Counters"]):
 
     def __exit__(self, *_: object) -> None:
         """Stop counting."""
-        for files in self._files.values():
-            for file in files:
-                os.close(file)
+        for file in itertools.chain(*self._files.values()):
+            os.close(file)
         self._files = {}
 
 

@@ -115,14 +115,10 @@ class SavedRing:
         starts in it, a dead row to the one that ended there. Only a row that died in a restart after the segment
         before was saved is not in that one's rows, hence `before`.
 
-        Args:
-            first: One number for all copies, or one per copy.
-            last: Likewise; where it equals `first`, the segment holds nothing of that copy.
-
-        Returns:
-            `rows` of all copies one after the other, `counts` (E,) of them, and `start`: the row numbers, (E, T), or
-            flat where the copies' lengths differ. Of a ring with restarts also `before`: where a dead row precedes
-            `first`, the observation in it.
+        `first` and `last` are one number for all copies or one per copy; where they are equal, the segment holds
+        nothing of that copy. It has the `rows` of all copies one after the other, `counts` (E,) of them, and `start`:
+        the row numbers, (E, T), or flat where the copies' lengths differ. Of a ring with restarts also `before`: where
+        a dead row precedes `first`, the observation in it.
         """
         self._check_whole()
         low, high = self._per_copy(first), self._per_copy(last)

@@ -68,10 +68,9 @@ class Child:
         log: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `python -m module`.
+        """Start `python -m module`, whose last word is what the child is called in messages.
 
         Args:
-            module: Its last word is what the child is called in messages.
             spec: What the child is to do.
             remedy: What to do where the system has no room for another process.
             descriptors: Open files and memory that the child inherits.

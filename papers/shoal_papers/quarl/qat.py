@@ -56,8 +56,9 @@ def train_and_quantize(settings: dict[str, Any], folder: Path) -> dict[str, Any]
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
             return {"rows": list(_rows(_team(settings, run), settings))}
-    chosen = (settings[name] for name in ("algorithm", "env", "seed", "steps"))
-    policy = baselines.trained_model(*chosen, folder, settings["bits"], settings.get("critics", True))
+    algorithm, env, seed, steps = (settings[name] for name in ("algorithm", "env", "seed", "steps"))
+    critics = settings.get("critics", True)
+    policy = baselines.trained_model(algorithm, env, seed, steps, folder, settings["bits"], critics)
     return {"rows": list(_rows(policy, settings))}
 
 
