@@ -72,13 +72,11 @@ class ClusterSystem(ActorSystem):
             self._fill(post)
 
     def publish(self, numbers: Array, version: int) -> None:
-        """Hand the policy's numbers to the quantizer, now or when it is done with others; nobody waits."""
         self.published += 1
         self._waiting = self.recent.behind(numbers), version
         self._convert()
 
     def watch(self, wanted: bool = True) -> None:
-        """Take in what has come, and call for more; faults are raised here, dead actors are restarted."""
         if self.quantizer.handle is None:
             return
         due = [post.calls[0] for post in self.posts if post.calls]

@@ -194,6 +194,5 @@ class ActorCollector(Collecting):
         return arrays, {**counters, "inserts": self.limiter.inserts, "sampled": self.limiter.samples}
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         super().load_state(arrays, counters)
         self.limiter.inserts, self.limiter.samples = counters["inserts"], counters["sampled"]

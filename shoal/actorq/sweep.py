@@ -82,21 +82,20 @@ def findings(rows: Sequence[Record]) -> list[str]:
     return sentences
 
 
-def sweep_result(
-    rows: list[Record], times: Mapping[str, ServiceTimes], settings: Settings, source: str, title: str = ""
-) -> Result:
+def sweep_result(rows: list[Record], times: Mapping[str, ServiceTimes], settings: Settings, source: str) -> Result:
     """The rows as a table, with the service times they come from, sentences and a picture."""
-    table = Table.of(title or "Simulated runs", [_shown(row) for row in rows])
+    title = "Simulated runs"
+    table = Table.of(title, list(map(_shown, rows)))
     units = {name: name.rpartition("_") for name in ServiceTimes.__annotations__}
     named = {name: Column(what, unit) for name, (what, _, unit) in units.items() if what}
-    each = [{"precision": name, **asdict(service)} for name, service in times.items()]
-    services = Table.of("Service times", each, named)
+    each = {name: asdict(service) for name, service in times.items()}
+    services = Table.of("Service times", [{"precision": name, **service} for name, service in each.items()], named)
     actors = list(dict.fromkeys(row["actors"] for row in rows))
     sentences = [f"Service times: {source}.", *findings(rows)]
-    figure = Figure("simulation", title or "Simulated runs", panels(rows, actors))
+    figure = Figure("simulation", title, panels(rows, actors))
     plain = {key: value for key, value in asdict(settings).items() if key not in ("times", "actors")}
-    data = {"rows": rows, "times": {name: asdict(service) for name, service in times.items()}, "settings": plain}
-    return Result("simulation", title or "Simulated runs", [services, table], sentences, [figure], data)
+    data = {"rows": rows, "times": each, "settings": plain}
+    return Result("simulation", title, [services, table], sentences, [figure], data)
 
 
 def _shown(row: Record) -> dict[Column, Value]:

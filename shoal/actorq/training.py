@@ -138,7 +138,6 @@ class ActorLearner(Learner):
         return arrays, counters
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         super().load_state(arrays, counters)
         if isinstance(self.sampler, Limited):
             self.sampler.load_state(arrays["times_sampled"], self.ring)

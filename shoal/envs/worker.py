@@ -107,7 +107,6 @@ class WorkerCopies(AdaptedCopies):
         return {"seed": parts[0]["seed"], **joined}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Begin the same episodes again and play the same actions in them."""
         self.check_state(state)
         parts = [
             {name: np.ascontiguousarray(array if name == "seed" else array[share]) for name, array in state.items()}
@@ -118,7 +117,6 @@ class WorkerCopies(AdaptedCopies):
             warnings.warn(sentence, stacklevel=2)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
         self.check_begun()
         ((_, data),) = self._ask("render", workers=self._workers[:1])
         return load(data)["frame"] if data else None

@@ -277,20 +277,15 @@ def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, ch
             batch.alive[i, n] = flag & ALIVE != 0
 
 
-@njit(cache=True)
-def gather_serial(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Find the rows of batch.copies and batch.transitions and fill the mini-batches, in the calling thread."""
-    locate(store, batch.copies, batch.transitions, at, after)
-    for chunk in range((at.size + CHUNK - 1) // CHUNK):
-        gather_chunk(store, at, after, batch, chunk)
-
-
-@njit(cache=True, parallel=True)
-def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Find and fill with all threads; the result is the same."""
+def _gather(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
+    """Find the rows of batch.copies and batch.transitions and fill the mini-batches."""
     locate(store, batch.copies, batch.transitions, at, after)
     for chunk in prange((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)
+
+
+gather_serial = njit(cache=True)(_gather)  # in the calling thread
+gather_parallel = njit(cache=True, parallel=True, key="parallel")(_gather)  # with all threads; the result is the same
 
 
 # ---- returns of several steps ---------------------------------------------------------------------------------------
