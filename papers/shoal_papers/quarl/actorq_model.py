@@ -7,6 +7,7 @@ systems follow in `actorq_paper`.
 
 import statistics
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +53,10 @@ class ActorqModel(CellStudy, name="actorq-model"):
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """The real runs, then the policies of the paper's tasks."""
         seconds = 2.5 if quick else actorq_paper.SECONDS
+        tasks, numbers = (("walker",), (1, 2)) if quick else (TASKS, (1, 2, 4))
         runs = [
             _run_cell(task, precision, ratio, actors, seconds)
-            for task in (("walker",) if quick else TASKS)
-            for precision in PRECISIONS
-            for ratio in RATIOS
-            for actors in ((1, 2) if quick else (1, 2, 4))
+            for task, precision, ratio, actors in product(tasks, PRECISIONS, RATIOS, numbers)
             if not quick or (ratio, actors) != (RATIOS[1], 2)  # as with one actor: the learner limits
         ]
         return runs + actorq_paper.cells(quick, seconds)

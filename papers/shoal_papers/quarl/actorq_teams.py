@@ -109,12 +109,10 @@ class ActorqTeams(RunStudy, name="actorq-teams"):
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """One run per algorithm, number of agents, kind and seed; seed 0 of everything first."""
+        shorter, *chosen = (4, range(1), (3,), ("maddpg",)) if quick else (1, range(SEEDS), WORLDS, ALGORITHMS)
         return [
-            _cell(algorithm, agents, kind, seed, STEPS[agents] // (4 if quick else 1))
-            for seed in range(1 if quick else SEEDS)
-            for agents in ((3,) if quick else WORLDS)
-            for algorithm in (("maddpg",) if quick else ALGORITHMS)
-            for kind in KINDS
+            _cell(algorithm, agents, kind, seed, STEPS[agents] // shorter)
+            for seed, agents, algorithm, kind in product(*chosen, KINDS)
         ]
 
     def length(self, quick: bool, options: Options) -> float:
@@ -261,8 +259,7 @@ def panels(groups: Groups, axis: str) -> list[Panel]:
         curves_panel(
             f"{algorithm.upper()}, {agents} agents", {kind: groups[algorithm, agents, kind] for kind in KINDS}, axis
         )
-        for algorithm in ALGORITHMS
-        for agents in WORLDS
+        for algorithm, agents in product(ALGORITHMS, WORLDS)
         if any((algorithm, agents, kind) in groups for kind in KINDS)
     ]
 

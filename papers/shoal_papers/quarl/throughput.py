@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -341,11 +342,10 @@ class ActorqCommunication(ThroughputStudy, name="actorq-communication"):
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """Every pair that exists, the most frequent pulls first."""
         kinds, seconds = (KINDS[::3], 2.0) if quick else (KINDS, 6.0)
+        pulls, widths = (PULLS[:2], QUICK_BITS) if quick else (PULLS, BROADCAST_BITS)
         return [
             cell_of(TASK, engine, precision, bits, pull_every, seconds)
-            for pull_every in (PULLS[:2] if quick else PULLS)
-            for engine, precision in kinds
-            for bits in (QUICK_BITS if quick else BROADCAST_BITS)
+            for pull_every, (engine, precision), bits in product(pulls, kinds, widths)
             if precision != "int8" or bits == 8
         ]
 
