@@ -30,7 +30,11 @@ def prepare() -> None:
     # they are imported, and once more at exit, took a third of the time of a short run.
     gc.set_threshold(50_000)
     atexit.register(gc.freeze)
-    # Where there is a limit, libraries must reserve nothing per thread: it would take most of the memory.
+    live_within_limits()
+
+
+def live_within_limits() -> None:
+    """Where there is a limit, let libraries reserve nothing per thread: it would take most of the memory."""
     if any(allowed(limit) is not None for limit in LIMITS):
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         os.environ.setdefault("MALLOC_ARENA_MAX", "1")  # for processes that this one starts
