@@ -68,8 +68,6 @@ def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST)
         "load_ms": 1e3 * ran.load / pulls if pulls else None,
         "step_us": 1e6 * ran.act / max(ran.steps, 1),
         "bytes_per_pull": ran.pulled_bytes / pulls if pulls else None,
-        "ratio": 0.0,
-        "ratio_same_engine": None,
     }
 
 

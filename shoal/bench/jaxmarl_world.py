@@ -7,7 +7,7 @@ copies at which it is fastest, mostly a few, whose state stays in the cache.
 """
 
 import importlib
-import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -93,9 +93,4 @@ def compiled(jax: Any, env: Any, copies: int, length: int) -> Callable[[], None]
 def seconds_of(play: Callable[[], None]) -> float:
     """The shortest of some calls; the first compiles and does not count."""
     play()
-    taken = []
-    for _ in range(20):
-        start = time.perf_counter()
-        play()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    return min(timeit.repeat(play, number=1, repeat=20))
