@@ -213,8 +213,8 @@ class MacError(MacStudy, name="mac-error"):
     def panels(self, view: Analysed) -> list[Panel]:
         if not view.ranges:
             return []
-        by_layer = [designed(view.ranges, budget) for budget in BUDGETS]
-        bars = {"one unit for all": map(behind, BUDGETS), "by layer": by_layer}
+        layered = [designed(view.ranges, budget) for budget in BUDGETS]
+        bars = {"one unit for all": map(behind, BUDGETS), "by layer": layered}
         ticks, x = [f"{MULTIPLIER}+{budget}" for budget in BUDGETS], "budget: the LUTs of this unit"
         return [accuracy_panel("The same LUTs per MAC", view.trainings, ticks, bars, x, baseline())]
 

@@ -119,8 +119,8 @@ class PtqTable(baselines.ModelStudy, name="ptq-table"):
             playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
             models = [(*pair, recipe.steps, recipe.seed, recipe.seconds) for pair, recipe in playable]
         return [
-            StudyCell(f"{model} {env}", settings_of(model, env, steps, episodes, seed) | corrections(quick), seconds)
-            for model, env, steps, seed, seconds in models
+            StudyCell(f"{name} {env}", settings_of(name, env, steps, episodes, seed) | corrections(quick), seconds)
+            for name, env, steps, seed, seconds in models
         ]
 
     def tables(self, view: list[Model]) -> list[Table]:
