@@ -210,8 +210,9 @@ def step_arrays(spec: EnvSpec, *leading: int) -> dict[str, tuple[DTypeLike, tupl
 
 def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64]:
     """(E,) steps to count as played at the start, spread evenly so that the copies do not end together."""
-    length = episode_length or 1  # all offsets are 0
-    return np.arange(copies, dtype=np.int64) * length // copies % length
+    if episode_length is None:
+        return np.zeros(copies, np.int64)
+    return np.arange(copies, dtype=np.int64) * episode_length // copies % episode_length
 
 
 def random_actions(spec: EnvSpec, copies: int, rng: np.random.Generator) -> Array:
