@@ -294,8 +294,7 @@ class _Run:
     def _counts(self) -> dict[str, float]:
         """Everything that the outcome is made of, so far."""
         counts = {"chunks": self.taken, "updates": self.updates, "pulls": self.pulls, "lags": len(self.lags)}
-        links = {"down": self.down.busy, "up": self.up.busy}
-        return {"seconds": self.env.now, **counts, **links, **self.spent}
+        return {"seconds": self.env.now, **counts, "down": self.down.busy, "up": self.up.busy, **self.spent}
 
     def _look_at_the_end(self) -> None:
         if not self._begun and (self.taken >= self._settled or self.updates >= MOST_UPDATES // 2):
@@ -311,6 +310,8 @@ class _Run:
         counted = {name: now[name] - self._begun[name] for name in now}
         seconds, inserts = counted["seconds"], counted["chunks"] * self.chunk
         lags = np.array(self.lags[int(self._begun["lags"]) :] or [(0, 1)])
+        lags, steps = lags[np.argsort(lags[:, 0])].T
+        reached = np.cumsum(steps)
         actors = seconds * settings.actors
         learner = counted["learner stall"] / seconds
         waited, pulling = counted["actor stall"] / actors, counted["pulling"] / actors
@@ -324,18 +325,11 @@ class _Run:
             learner_stall=learner,
             actor_stall=waited,
             pull_share=pulling,
-            lag_mean=float(np.average(lags[:, 0], weights=lags[:, 1])),
-            lag_p95=_percentile(lags[:, 0], lags[:, 1], 0.95),
+            lag_mean=float(np.average(lags, weights=steps)),
+            lag_p95=float(lags[np.searchsorted(reached, 0.95 * reached[-1])]),
             down_bytes_per_second=counted["pulls"] * self.times.pull_bytes / seconds,
             up_bytes_per_second=inserts * self.times.transition_bytes / seconds,
             samples_per_insert=counted["updates"] * settings.batch / max(inserts, 1),
             bottleneck=side,
             seconds=seconds,
         )
-
-
-def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The smallest value that this share of the weight does not exceed."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, share * reached[-1])])

@@ -43,25 +43,20 @@ def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
     player: Engine | PolicyFile
     if engine == "onnx":
         player = PolicyFile(Path(path), trusted=True)
-        size = player.observation_size
+    elif engine == "torch":
+        from shoal.quantization.torch_engine import TorchEngine
+
+        player = TorchEngine(bench_policy(network))
+    elif engine == "native":
+        from shoal.inference.native_engine import NativeEngine
+
+        player = NativeEngine(bench_policy(network))
     else:
-        policy = bench_policy(network)
-        size = policy.observation_size
-        if engine == "torch":
-            from shoal.quantization.torch_engine import TorchEngine
+        from shoal.inference.numba_engine import NumbaEngine
 
-            player = TorchEngine(policy)
-        elif engine == "native":
-            from shoal.inference.native_engine import NativeEngine
-
-            player = NativeEngine(policy)
-        else:
-            from shoal.inference.numba_engine import NumbaEngine
-
-            player = NumbaEngine(policy)
-        del policy
+        player = NumbaEngine(bench_policy(network))
     held = {}
     for batch in (1, 64):
-        player.act(np.zeros((batch, 1, size), np.float32))
+        player.act(np.zeros((batch, 1, NETWORKS[network][0]), np.float32))
         held[batch] = resident_bytes() / 1e6
     return held

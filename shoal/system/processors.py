@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError, check_range, counted
 from shoal.system.control_groups import group_folders, read_text
 
 
@@ -50,7 +50,7 @@ def check_threads(threads: int) -> None:
     """Refuse more threads than there are processors to run them: they would only wait for each other."""
     check_range("threads", threads, 1)
     if threads > (most := usable_processors()):
-        processors = "1 processor" if most == 1 else f"{most} processors"
+        processors = counted(most, "processor")
         raise UserError(f"`threads` is {threads}, but this process may use {processors}; choose at most {most}.")
 
 
