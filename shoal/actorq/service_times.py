@@ -34,9 +34,9 @@ PATIENCE = 90.0  # seconds to wait for the updates and pulls to measure
 class Observed:
     """What a running system did in some seconds; seconds of actors are sums over all of them.
 
-    Processor times (`_cpu`) are those of all actors, the quantizer, the learner's process, the whole machine; and, of
-    the latter process, those that updates and taking chunks in took. NaN where the system does not tell, 0 of actors on
-    a cluster.
+    Processor seconds (`_cpu`) are those of all actors, the quantizer, the learner's process and the whole machine;
+    `update_cpu` and `insert_cpu` are the learner's for updating and for taking in chunks. NaN where the system does not
+    report them, 0 for actors on a cluster.
     """
 
     actors: int

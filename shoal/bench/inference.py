@@ -7,6 +7,7 @@ memory of a process that does nothing else, imports included; exported files are
 """
 
 import itertools
+import math
 import statistics
 import tempfile
 import timeit
@@ -77,7 +78,7 @@ def _table(
     rows: list[Record] = []
     for label, own, load in zip(labels, times, loads, strict=True):
         engine, precision = label
-        float32 = medians.get((engine, "float32"), 0.0)
+        float32 = medians.get((engine, "float32"), math.inf)
         slower = engine != "auto" and precision != "float32" and medians[label] > SLOWER * float32
         note = f"took {taken}" if engine == "auto" else "slower than this engine's float32" if slower else ""
         goals = (GOALS.get((network, batch, kind)) for kind in label)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.inference import Head, Linear, Policy
-from shoal.inference.file import PolicyFile
 from shoal.system.memory import resident_bytes
 
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine
+    from shoal.inference.file import PolicyFile
 
 NETWORKS: dict[str, tuple[int, tuple[int, ...], int]] = {
     "3x64": (24, (64, 64, 64), 5),
@@ -42,7 +42,9 @@ def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
     """Act for one state, then for a batch; megabytes of this process after each, by batch."""
     player: Engine | PolicyFile
     if engine == "onnx":
-        player = PolicyFile(Path(path), trusted=True)
+        from shoal.inference import file
+
+        player = file.PolicyFile(Path(path), trusted=True)
     elif engine == "torch":
         from shoal.quantization.torch_engine import TorchEngine
 

@@ -126,7 +126,8 @@ class ParallelCopies(AdaptedCopies):
         stated = _stated_length(worlds[0]) if episode_length is None else None
         super().__init__(spec_of(name, *forms[0], episode_length, stated), len(worlds), seed)
         check_arrays(self.spec, self.copies)
-        self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}")
+        bounds = [ends.tolist() for ends in (self.spec.action_low, self.spec.action_high) if ends is not None]
+        self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}, {bounds}")
         """Agents, spaces and lengths as text, without addresses: it can be compared with that of another process."""
         self._seed, self.first = seed, first
         offsets = stagger_offsets(total or self.copies, episode_length if stagger else None)

@@ -101,9 +101,11 @@ def encode(space: Space[Any], value: Any) -> Array | None:
     if isinstance(space, Dict | Tuple):
         try:
             values = [value[key] for key in space.spaces] if isinstance(space, Dict) else list(value)
-            parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
-        except (KeyError, TypeError, IndexError, ValueError):  # no such parts, or not as many
+        except (KeyError, TypeError, IndexError):  # no such parts
             return None
+        if len(values) != len(space.spaces):
+            return None
+        parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
         whole = [part for part in parts if part is not None]
         return np.concatenate([np.zeros(0, np.float32), *whole]) if len(whole) == len(parts) else None
     if isinstance(space, Discrete):

@@ -81,6 +81,7 @@ class Child:
         self.role = module.rpartition(".")[2]
         variables = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until `serve` has decided who answers them
+        connection = None
         try:
             connection, theirs = Pipe()
             self.channel = Channel(connection)
@@ -94,6 +95,8 @@ class Child:
                     env=variables | dict(environment or {}),
                 )
         except OSError as error:  # too many processes or open files, or no memory for one more
+            if connection is not None:
+                connection.close()
             raise UserError(
                 f"A process for another {self.role} cannot be started ({error.strerror}); {remedy}."
             ) from None

@@ -63,4 +63,5 @@ def _quotas(root: Path) -> Iterator[int]:
             words = [read_text(folder / f"cpu.cfs_{part}_us").strip() for part in ("quota", "period")]
         if len(words) == 2 and all(map(str.isdecimal, words)):  # no quota is `max`, -1 or no file
             quota, period = map(int, words)
-            yield -(-quota // period)
+            if quota and period:
+                yield -(-quota // period)

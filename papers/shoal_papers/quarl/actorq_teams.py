@@ -34,8 +34,8 @@ WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in coopera
     12: {"env": "predator-prey", "agents": 12, "v_min": -50.0, "v_max": 150.0},
 }
 """Worlds by number of agents, with the range of discounted returns there."""
-STEPS = {3: 75_000, 12: 20_000}
-SECONDS = {3: 15.0, 12: 22.0}  # env steps of a run, and about how long that takes
+STEPS = {3: 75_000, 12: 20_000}  # env steps of a run
+SECONDS = {3: 15.0, 12: 22.0}  # about how long a run takes
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "maddpg": {},
     "masac": {},

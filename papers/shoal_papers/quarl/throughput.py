@@ -64,7 +64,9 @@ def measure_actor(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     )
     passed = run_system(config, settings["seconds"])
     if passed.replaced:
-        raise UserError("the actor gave no sign of life for seconds and was replaced; measure on a quieter machine.")
+        raise UserError(
+            "The actor sent no heartbeat for several seconds and was restarted; measure on a quieter machine."
+        )
     did = passed.did
     names = {"step": "act", "environment": "environment", "pull": "pull", "deserialize": "deserialize"}
     stages = {stage: did[name] for stage, name in names.items()}
