@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.commands.arguments import option, parse
+from shoal.commands.arguments import is_given, option, parse
 from shoal.commands.console import give_result, output_file, progress_bar
 from shoal.errors import UserError, check_range
 
@@ -71,7 +71,7 @@ def simulate(argv: list[str]) -> int:
     if not command.actors:
         raise UserError("`actors` is empty, but must be whole numbers such as 1,4,16 or 1 4 16.")
     picture = output_file("picture", command.picture, ".png") if command.picture else None
-    given = {name: pair(name, words) for name, words in vars(command.times).items() if words}
+    given = {name: pair(name, words) for name, words in vars(command.times).items() if words or is_given(argv, name)}
     from shoal.actorq.simulation import Settings
     from shoal.actorq.sweep import HUMANOID, sweep, sweep_result
     from shoal.system.processors import usable_processors
