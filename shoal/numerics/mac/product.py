@@ -33,6 +33,8 @@ ALONE = 2**17
 """Up to this many MACs one thread is faster than two."""
 ALONE_COPYING = 2**16
 """Up to this many numbers one thread copies faster than two."""
+ALONE_READING = 2**19
+"""Up to this many numbers one thread finds the largest as fast as two."""
 ROW_BLOCK = 128
 """Rows per work item, at most."""
 PACKED = 2**22
@@ -105,7 +107,11 @@ class Operand:
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
         numbers = self.numbers.numpy()  # torch's threads would wait for each other
-        return max(-float(numbers.min()), float(numbers.max()))
+
+        def largest(first: int, last: int) -> Any:
+            return np.max((-numbers[first:last].min(), numbers[first:last].max()))
+
+        return float(np.max(share_out(largest, numbers.size, 2 if numbers.size > ALONE_READING else 1)))
 
 
 def flat(x: Tensor) -> Tensor:
