@@ -286,6 +286,16 @@ def take(begin: int, end: int, view: View, out: NDArray[Any]) -> None:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def largest(begin: int, end: int, bits: NDArray[Any], magnitude: Any) -> Any:
+    """The largest magnitude of the numbers begin to end, as a bit pattern like they are; NaN is beyond infinity."""
+    part = bits[begin:end]
+    most = part[0] & magnitude
+    for n in range(part.size):
+        most = max(most, part[n] & magnitude)
+    return most
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def flushes(numbers: NDArray[np.float32]) -> bool:
     """Whether this thread's processor flushes subnormal float32 numbers to zero; numbers are 2^-126 and 0.5."""
     return bool(numbers[0] * numbers[1] == 0)

@@ -106,12 +106,11 @@ class Operand:
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
-        numbers = self.numbers.numpy()  # torch's threads would wait for each other
-
-        def largest(first: int, last: int) -> Any:
-            return np.max((-numbers[first:last].min(), numbers[first:last].max()))
-
-        return float(np.max(share_out(largest, numbers.size, 2 if numbers.size > ALONE_READING else 1)))
+        kind = np.int32 if self.numbers.dtype == torch.float32 else np.int64
+        bits = self.numbers.numpy().view(kind)
+        threads = 2 if bits.size > ALONE_READING else 1
+        most = max(share_out(panels.largest, bits.size, threads, bits, np.iinfo(kind).max))
+        return float(kind(most).view(np.float32 if kind == np.int32 else np.float64))
 
 
 def flat(x: Tensor) -> Tensor:
