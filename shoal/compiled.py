@@ -190,7 +190,8 @@ def _absolute(folder: str) -> Path:
 
 def _read(path: Path) -> bytes | None:
     """What `_write` was given, if the file is whole and nobody else can have written it."""
-    with open(path, "rb", opener=_open_file) as file:
+    # not following a link, whose target may be any file of this user's, nor waiting for a pipe
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)) as file:
         status = os.fstat(file.fileno())
         others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if not stat.S_ISREG(status.st_mode) or others or status.st_uid not in (0, os.geteuid()):
@@ -198,11 +199,6 @@ def _read(path: Path) -> bytes | None:
         content = file.read()
     payload = content[hashlib.sha256().digest_size :]
     return payload if content == _checksum(path, payload) + payload else None
-
-
-def _open_file(path: str, flags: int) -> int:
-    """Without following a link, whose target may be any file of this user's, or waiting for a pipe."""
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _write(path: Path, payload: bytes) -> None:

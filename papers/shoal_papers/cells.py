@@ -119,16 +119,11 @@ class Cells:
         dates: dict[str, list[str]] = {}
         for made in self._made:
             dates.setdefault(f"{made['processor']} ({made['processors']} used)", []).append(made["date"][:10])
-        return [f"Measured on {machine}, {_span(sorted(own))}." for machine, own in dates.items()]
+        spans = {machine: sorted({min(own), max(own)}) for machine, own in dates.items()}
+        return [f"Measured on {machine}, {' to '.join(span)}." for machine, span in spans.items()]
 
     def _do(
-        self,
-        todo: list[StudyCell],
-        work: Work,
-        pool: ChildPool,
-        workers: int,
-        results: dict[str, dict[str, Any]],
-        deadline: float,
+        self, todo: list[StudyCell], work: Work, pool: ChildPool, workers: int, results: dict[str, Any], deadline: float
     ) -> None:
         waiting: dict[Future[dict[str, Any]], StudyCell] = {}
         left = list(todo)
@@ -183,12 +178,7 @@ class Cells:
 
 def do_cell(module: str, work: str, settings: dict[str, Any], folder: str) -> dict[str, Any]:
     """In a child process: the result of a cell."""
-    result: dict[str, Any] = getattr(importlib.import_module(module), work)(settings, Path(folder))
-    return result
-
-
-def _span(dates: Sequence[str]) -> str:
-    return dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    return getattr(importlib.import_module(module), work)(settings, Path(folder))
 
 
 def _plain(settings: Mapping[str, Any]) -> Any:

@@ -50,11 +50,6 @@ class Board:
     def exploration(self, value: float) -> None:
         self._flags[2:3].view(np.float64)[0] = value
 
-    def numbers(self, child: int) -> tuple[dict[str, int], dict[str, float]]:
-        """All of a child's COUNTS and SECONDS by name."""
-        counts = {name: int(numbers[child]) for name, numbers in self.counts.items()}
-        return counts, {name: float(numbers[child]) for name, numbers in self.seconds.items()}
-
     def take(self, child: int) -> NDArray[np.uint8]:
         """A child's numbers as bytes, for a board elsewhere; here they start again at 0."""
         numbers = np.concatenate([self._counts[child].view(np.uint8), self._seconds[child].view(np.uint8)])

@@ -117,9 +117,7 @@ class ChunkQueue:
 
     def free(self) -> Chunk | None:
         """The slot to fill next; None: all are full."""
-        if self.waiting >= self.slots:
-            return None
-        return self._chunk(int(self._head[0]), steps=0, begins=False)
+        return None if self.waiting >= self.slots else self._chunk(int(self._head[0]), steps=0, begins=False)
 
     def send(self, steps: int, begins: bool) -> None:
         """Hand over the slot that `free` gave, with so many steps in it."""

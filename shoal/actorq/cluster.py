@@ -14,15 +14,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.actorq.connect import (
-    check_cpus,
-    check_nodes,
-    check_running,
-    connect,
-    import_ray,
-    in_a_line,
-    told_if_gone,
-)
+from shoal.actorq.connect import check_cpus, check_nodes, check_running, connect, import_ray, in_a_line, told_if_gone
 from shoal.actorq.heartbeat import GROUP, SILENT_ON_RAY, RayHeartbeat
 from shoal.actorq.player import Play
 from shoal.actorq.remote import USERS, RemoteActor, RemoteQuantizer, source_digest
@@ -52,15 +44,6 @@ class RemotePost(Post):
     calls: deque[Any] = field(default_factory=deque)
 
 
-@dataclass
-class Conversion:
-    """Numbers that are with the quantizer."""
-
-    payload: Any
-    numbers: Array
-    version: int
-
-
 class ClusterSystem(ActorSystem):
     """The quantizer and the actors of a run on a Ray cluster."""
 
@@ -72,7 +55,7 @@ class ClusterSystem(ActorSystem):
         self._looked = time.monotonic()
         self._template: Any = None
         self._waiting: tuple[Array, int] | None = None  # the newest numbers, if the quantizer does not have them yet
-        self._converting: Conversion | None = None
+        self._converting: tuple[Any, Array, int] | None = None  # payload, numbers and version that it has
         self._newest: tuple[Any, int, int] | None = None  # payload, number and version of what actors are handed
         self._connected = False
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -89,24 +72,22 @@ class ClusterSystem(ActorSystem):
             self._fill(post)
 
     def publish(self, numbers: Array, version: int) -> None:
-        """Hand the policy's numbers to the quantizer, now or when it is done with others; nobody waits."""
         self.published += 1
         self._waiting = self.recent.behind(numbers), version
         self._convert()
 
     def watch(self, wanted: bool = True) -> None:
-        """Take in what has come, and call for more; faults are raised here, dead actors are restarted."""
         if self.quantizer.handle is None:
             return
         due = [post.calls[0] for post in self.posts if post.calls]
-        due += [self._converting.payload] if self._converting else []
+        due += self._converting[:1] if self._converting else []
         with told_if_gone():
             ready = set(self.ray.wait(due, num_returns=len(due), timeout=0)[0]) if due else set()
         self._look()
-        done = self._converting
-        if done and done.payload in ready and self._fetched(self.quantizer, done.payload) is not None:
+        payload, _, version = self._converting or (None, None, 0)
+        if payload in ready and self._fetched(self.quantizer, payload) is not None:
             self._converting = None
-            self._newest = done.payload, 1 + (self._newest[1] if self._newest else 0), done.version
+            self._newest = payload, 1 + (self._newest[1] if self._newest else 0), version
             self._convert()
         for post in self.posts:
             if post.calls and post.calls[0] in ready:
@@ -168,7 +149,7 @@ class ClusterSystem(ActorSystem):
         post.started += 1
         if post.index == QUANTIZER:
             if self._converting is not None:
-                self._waiting = self._waiting or (self._converting.numbers, self._converting.version)
+                self._waiting = self._waiting or self._converting[1:]
                 self._converting = None
             self._convert()
 
@@ -179,8 +160,7 @@ class ClusterSystem(ActorSystem):
         if self.quantizer.handle is not None and self._converting is None and self._waiting is not None:
             numbers, version = self._waiting
             payload = self.quantizer.handle.convert.remote(numbers, self.recent.shape[1:])
-            self._converting = Conversion(payload, numbers, version)
-            self._waiting = None
+            self._converting, self._waiting = (payload, numbers, version), None
 
     def _fetched(self, post: RemotePost, call: Any) -> Any:
         """The answer to a call; None: it died, or its node with the answer, and was replaced."""

@@ -61,8 +61,7 @@ class ActorCollector(Collecting):
         phase("other")
         if ended is None:
             self._pause()
-            return []
-        return ended
+        return ended or []
 
     def _take_waiting(self) -> list[Episode] | None:
         """One chunk of every actor that has one, as far as the limiter lets them in; None: there was none."""
@@ -195,6 +194,5 @@ class ActorCollector(Collecting):
         return arrays, {**counters, "inserts": self.limiter.inserts, "sampled": self.limiter.samples}
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         super().load_state(arrays, counters)
         self.limiter.inserts, self.limiter.samples = counters["inserts"], counters["sampled"]

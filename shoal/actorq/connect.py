@@ -97,28 +97,24 @@ def check_cpus(ray: Any, actors: int) -> None:
 
 def connect(ray: Any, address: str, settings: dict[str, Any]) -> None:
     """Connect to a cluster; "local" starts one on this machine with these settings."""
-    quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-    if address == "local":
-        try:
-            with own_signals(), loopback(ray):
-                ray.init(address="local", num_gpus=0, include_dashboard=False, **quiet, **settings)
-        except Exception as error:
-            raise UserError(f"Ray cannot be started here: {in_a_line(error)}.") from None
-        if ray.util.get_node_ip_address() not in LOOPBACK:
-            raise UserError(
-                f"Ray {ray.__version__} would listen on all network interfaces; install the version in "
-                "constraints.txt, or start Ray yourself and give `cluster` its address."
-            )
-        return
-    check_answers(address)
+    if local := address == "local":
+        settings, wrong = {"num_gpus": 0, "include_dashboard": False, **settings}, "Ray cannot be started here"
+    else:
+        check_answers(address)
+        wrong = (
+            f"`cluster={address}` cannot be used from here; this machine must be a node of it, with the same versions "
+            "of Ray and Python"
+        )
     try:
-        with own_signals():
-            ray.init(address=address, **quiet, **settings)
+        with own_signals(), loopback(ray) if local else contextlib.nullcontext():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **settings)
     except Exception as error:
+        raise UserError(f"{wrong}: {in_a_line(error)}.") from None
+    if local and ray.util.get_node_ip_address() not in LOOPBACK:
         raise UserError(
-            f"`cluster={address}` cannot be used from here; this machine must be a node of it, with the same "
-            f"versions of Ray and Python: {in_a_line(error)}."
-        ) from None
+            f"Ray {ray.__version__} would listen on all network interfaces; install the version in constraints.txt, or "
+            "start Ray yourself and give `cluster` its address."
+        )
 
 
 def check_running(ray: Any) -> None:

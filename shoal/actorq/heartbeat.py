@@ -61,8 +61,9 @@ class RayHeartbeat:
     """Asks one actor of a Ray cluster for a heartbeat, over and over; Ray itself notices only those that are dead."""
 
     def __init__(self, ray: Any, handle: Any) -> None:
-        self._ray, self._handle = ray, handle
+        self._ray = ray
         self._silence = Silence(math.inf)  # one that has never answered still waits for a CPU
+        self._ask = handle.alive.options(concurrency_group=GROUP).remote
         self._asked = self._ask()
 
     def silent(self, passed: float) -> bool:
@@ -71,6 +72,3 @@ class RayHeartbeat:
         if heard:
             self._asked = self._ask()  # where it died, this is answered at once; what it was called for tells why
         return self._silence.too_long(heard, passed, SILENT_ON_RAY)
-
-    def _ask(self) -> Any:
-        return self._handle.alive.options(concurrency_group=GROUP).remote()

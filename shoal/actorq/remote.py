@@ -36,17 +36,10 @@ class RemoteActor:
         self._idle = 0.0
 
     def play(self, payload: list[Any], number: int, version: int, exploration: float) -> "Bytes":
-        """Play a chunk.
+        """Play a chunk: the bytes that a queue holds, then what this actor counted since the last call.
 
-        Args:
-            payload: Ray's reference to the newest version of the policy, in a list so that Ray does not fetch it
-                before it is time to pull.
-            number: Which publication that is.
-            version: The learner's updates when it was published.
-            exploration: How much to explore, where that changes with the run.
-
-        Returns:
-            The chunk as a queue holds it, then what this actor counted since the last call.
+        `payload` is Ray's reference to the newest version of the policy, in a list so that Ray does not fetch it before
+        it is time to pull; it is publication `number`, made after `version` updates of the learner.
         """
         import numpy as np
 

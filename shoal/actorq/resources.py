@@ -77,14 +77,14 @@ class Link:
         return self.env.timeout(self._free - self.env.now + latency)
 
 
-class Signal:
-    """An event that happens again and again."""
+class Wakeup:
+    """A reusable event: processes wait for `next`, and `wake` fires it."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self.env, self.next = env, env.event()
 
-    def give(self) -> None:
-        """Wake the processes that wait for the next one."""
+    def wake(self) -> None:
+        """Fire the event that processes wait for."""
         if self.next.callbacks:  # events that nobody waits for would only take time
             event, self.next = self.next, self.env.event()
             event.succeed()

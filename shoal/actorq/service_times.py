@@ -17,7 +17,7 @@ import numpy as np
 
 from shoal.actorq.collector import ActorCollector
 from shoal.actorq.simulation import ServiceTimes
-from shoal.actorq.system import ACTORS, QUANTIZER, LocalSystem
+from shoal.actorq.system import ACTORS, QUANTIZER, ActorSystem, LocalSystem
 from shoal.errors import UserError
 from shoal.system.processors import usable_processors
 from shoal.training.config import TrainConfig
@@ -34,11 +34,14 @@ PATIENCE = 90.0  # seconds to wait for the updates and pulls to measure
 class Observed:
     """What a running system did in some seconds; seconds of actors are sums over all of them.
 
-    Processor times (`_cpu`) are those of all actors, the quantizer, the learner's process, the whole machine; and, of
-    the latter process, those that updates and taking chunks in took. NaN where the system does not tell.
+    Processor seconds (`_cpu`) are those of all actors, the quantizer, the learner's process and the whole machine;
+    `update_cpu` and `insert_cpu` are the learner's for updating and for taking in chunks. NaN where the system does not
+    report them, 0 for actors on a cluster.
     """
 
     actors: int
+    engine: str
+    """The actors'."""
     seconds: float
     samples: float
     """Transitions that were taken in."""
@@ -47,6 +50,7 @@ class Observed:
     """In updates, of the last transitions."""
     steps: float
     """That the actors played."""
+    act: float
     pull: float
     load: float
     wait: float
@@ -83,24 +87,9 @@ class Observed:
         """Of a step on a processor of its own: acting, the environment, and writing both into the chunk."""
         return self.ran * (self.seconds * self.actors - self.wait - self.pull - self.load) / self.steps
 
-    @property
-    def actor_share(self) -> float:
-        """Share of the time in which an actor did not wait for the learner."""
-        return 1 - self.wait / (self.seconds * self.actors)
-
-    @property
-    def learner_share(self) -> float:
-        """Share of the time in which the learner did not wait for experience."""
-        return 1 - self.learner_wait / self.seconds
-
 
 def observe(config: TrainConfig, seconds: float, first: int, updates: int) -> Observed:
-    """Run a system, and count for some seconds what it does.
-
-    Args:
-        first: steps that every actor plays before the clock starts.
-        updates: the learner's updates before the clock starts: the first ones compile and allocate.
-    """
+    """Run a system, and count for some seconds what it does, after `first` steps of every actor and so many updates."""
     with _running(config, first, updates) as training:
         return _observed(training, seconds)
 
@@ -115,7 +104,6 @@ def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEA
     fixed: dict[str, Any] = {"actors": 1, "warmup": max(300, config.batch), "pull_every": MEASURED_PULLS, "threads": 1}
     fixed |= {"samples_per_insert": samples_per_insert, "update_every": None, "capacity": 20_000, "episodes": 10**7}
     config = replace(config, **fixed, error_buffer=1e9).checked()
-    implementation(config).compile_loops(config)  # now, not in the middle of an update
     part = seconds / 3 / TURNS
     playing, both, learning = [], [], []
     with _running(config, FIRST, updates=2) as training:
@@ -130,7 +118,7 @@ def measure(config: TrainConfig, seconds: float, samples_per_insert: float = MEA
 
 def together(parts: Sequence[Observed]) -> Observed:
     """Several parts of one run as one."""
-    kept = {"actors", "lags", "bottleneck", "transition_bytes"}
+    kept = {"actors", "engine", "lags", "bottleneck", "transition_bytes"}
     sums = {field.name for field in fields(Observed)} - kept
     return replace(parts[-1], **{name: sum(getattr(part, name) for part in parts) for name in sums})
 
@@ -139,7 +127,8 @@ def service_times(playing: Observed, both: Observed, learning: Observed) -> Serv
     """The service times of a simulation from the three parts of `measure`."""
     update, slower_update = (part.update_cpu / part.updates for part in (learning, both))
     step, slower_step = (part.step_seconds for part in (playing, both))
-    losses = ((slower_update / update - 1) / both.actor_share, (slower_step / step - 1) / both.learner_share)
+    actor_share, learner_share = (1 - wait / both.seconds for wait in (both.wait / both.actors, both.learner_wait))
+    losses = ((slower_update / update - 1) / actor_share, (slower_step / step - 1) / learner_share)
     contention = max(0.0, statistics.fmean(losses))
     beside = 1e3 * both.ran / (1 + contention)
     inserted = playing.insert_cpu + both.insert_cpu
@@ -159,6 +148,7 @@ def service_times(playing: Observed, both: Observed, learning: Observed) -> Serv
 @contextmanager
 def _running(config: TrainConfig, first: int, updates: int) -> Iterator[Training]:
     """A system that has begun: its actors have played some steps, and its learner has made some updates."""
+    implementation(config).compile_loops(config)  # now, not in the middle of an update
     training = Training(config)
     collector, system = _parts(training)
     training.learner.publish()
@@ -198,6 +188,7 @@ def _observed(training: Training, seconds: float, least: dict[str, int] | None =
         **counted,
         **spent,
         actors=training.config.actors,
+        engine=system.play.engine,
         lags=list(collector.lags),
         bottleneck=collector.bottleneck()[0],
         transition_bytes=system.layout.nbytes / (system.layout.steps * system.layout.copies),
@@ -223,19 +214,19 @@ def _play(training: Training, done: Callable[[], bool], learn: bool = True, take
     return spent
 
 
-def _parts(training: Training) -> tuple[ActorCollector, LocalSystem]:
+def _parts(training: Training) -> tuple[ActorCollector, ActorSystem]:
     """The collector of such a run, and its processes."""
-    collector = training.collector
-    assert isinstance(collector, ActorCollector) and isinstance(collector.system, LocalSystem)
-    return collector, collector.system
+    assert isinstance(training.collector, ActorCollector)
+    return training.collector, training.collector.system
 
 
 def _counts(training: Training) -> dict[str, float]:
     """What has happened so far, under the names of `Observed`."""
     collector, system = _parts(training)
     counts, seconds = system.board.counts, system.board.seconds
-    pids = [post.child.process.pid for post in system.posts if post.child is not None]
-    quantizer, *actors = (_processor_seconds(f"{pid}/stat", (11, 12)) for pid in pids)  # user, system
+    posts = system.posts if isinstance(system, LocalSystem) else []
+    pids = [post.child.process.pid for post in posts if post.child is not None]
+    used = [_processor_seconds(f"{pid}/stat", (11, 12)) for pid in pids]  # user, system
     return {
         "seconds": time.perf_counter(),
         "samples": training.samples,
@@ -243,14 +234,14 @@ def _counts(training: Training) -> dict[str, float]:
         "steps": int(counts["steps"][ACTORS].sum()),
         "pulls": int(counts["pulls"][ACTORS].sum()),
         "pulled_bytes": int(counts["bytes"][ACTORS].sum()),
-        **{name: float(seconds[name][ACTORS].sum()) for name in ("pull", "load", "wait")},
+        **{name: float(seconds[name][ACTORS].sum()) for name in ("act", "pull", "load", "wait")},
         "quantized": int(counts["steps"][QUANTIZER]),
         "quantize": float(seconds["act"][QUANTIZER]),
         "learner_wait": collector.waited,
         "learner_cpu": time.process_time(),
         "machine_cpu": _processor_seconds("stat", (1, 2, 3, 6, 7, 8)),  # all but idle and waiting, stolen time included
-        "quantizer_cpu": quantizer,
-        "actors_cpu": sum(actors),
+        "quantizer_cpu": sum(used[:1]),
+        "actors_cpu": sum(used[ACTORS]),
         "actors_delay": sum(map(_delay_seconds, pids[ACTORS])),
     }
 

@@ -20,8 +20,8 @@ import simpy
 from shoal.actorq import actor, collector, quantizer
 from shoal.actorq.chunks import steps_per_chunk
 from shoal.actorq.limiter import RateLimiter, check_pace
-from shoal.actorq.resources import Cores, Link, Signal, then
-from shoal.actorq.simulation_options import SimulationOptions
+from shoal.actorq.resources import Cores, Link, Wakeup, then
+from shoal.actorq.simulation_options import ServiceTimes, SimulationOptions
 from shoal.actorq.system import SLOTS
 from shoal.errors import check_range, whole_number
 from shoal.seeding import stream
@@ -31,31 +31,6 @@ MOST_CHUNKS, MOST_UPDATES = 100_000, 1_000_000
 """Chunks after which the limiter's band counts as used up, and updates after which a simulation ends in any case."""
 SATURATED = 0.95  # share of the time in use from which a link is what limits
 Process = Generator[simpy.Event, None, None]
-
-
-@dataclass(frozen=True)
-class ServiceTimes:
-    """How long each process takes for one thing on a core of its own, in milliseconds, and the bytes that travel."""
-
-    learner_ms: float
-    """One update of the learner, with publishing its version."""
-    step_ms: float
-    """One step of an actor's copies: inference, environment and writing it into the chunk."""
-    insert_ms: float = 0.0
-    """Taking one transition into the replay ring, which the learner does."""
-    pull_ms: float = 0.0
-    """Copying a version out of shared memory."""
-    load_ms: float = 0.0
-    """Loading a version into the actor's engine."""
-    quantize_ms: float = 0.0
-    """Turning a version of the learner into a payload."""
-    pull_bytes: float = 0.0
-    """Bytes of a version on its way to an actor."""
-    transition_bytes: float = 0.0
-    """Bytes of a transition on its way to the learner."""
-    contention: float = 0.0
-    """How much longer everything takes while other processes run beside it on shared cores, e.g. 0.3: caches, memory
-    and hyper-threads are shared. Counts where the number of cores is given."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +129,8 @@ class _Run:
         self.queues: list[deque[list[tuple[int, int]]]] = [deque() for _ in range(settings.actors)]
         self.turns: deque[int] = deque()  # actors that have a chunk waiting, in the order in which the learner takes
         self.slots = [0] * settings.actors  # chunks of each that are not taken in yet
-        self.arrived, self.published = Signal(self.env), Signal(self.env)
-        self.freed = [Signal(self.env) for _ in range(settings.actors)]
+        self.arrived, self.published = Wakeup(self.env), Wakeup(self.env)
+        self.freed = [Wakeup(self.env) for _ in range(settings.actors)]
         self.lags: list[tuple[int, int]] = []  # in updates, and of how many steps
         self.spent = dict.fromkeys(("learner stall", "actor stall", "pulling"), 0.0)
         self.finished = self.env.event()
@@ -177,7 +152,7 @@ class _Run:
                 yield self.learner_cores.work(self._time(self.times.learner_ms))
                 self.limiter.samples += self.settings.batch
                 self.updates += 1
-                self.published.give()
+                self.published.wake()
                 self._look_at_the_end()
             else:
                 yield from self._wait("learner stall", self.arrived, collector.PAUSE)
@@ -239,7 +214,7 @@ class _Run:
         if not self.queues[k]:
             self.turns.append(k)
         self.queues[k].append(played)
-        self.arrived.give()
+        self.arrived.wake()
 
     def _take(self, k: int) -> None:
         """A chunk of actor k is in the ring."""
@@ -257,12 +232,12 @@ class _Run:
 
     def _free(self, k: int) -> None:
         self.slots[k] -= 1
-        self.freed[k].give()
+        self.freed[k].wake()
 
-    def _wait(self, what: str, signal: Signal, pause: float) -> Process:
-        """Wait for a signal that is polled every `pause` seconds."""
+    def _wait(self, what: str, wakeup: Wakeup, pause: float) -> Process:
+        """Wait for something that is polled every `pause` seconds."""
         start = self.env.now
-        yield signal.next
+        yield wakeup.next
         yield self.env.timeout(self._rng.uniform(0, pause))
         self.spent[what] += self.env.now - start
 
@@ -294,8 +269,7 @@ class _Run:
     def _counts(self) -> dict[str, float]:
         """Everything that the outcome is made of, so far."""
         counts = {"chunks": self.taken, "updates": self.updates, "pulls": self.pulls, "lags": len(self.lags)}
-        links = {"down": self.down.busy, "up": self.up.busy}
-        return {"seconds": self.env.now, **counts, **links, **self.spent}
+        return {"seconds": self.env.now, **counts, "down": self.down.busy, "up": self.up.busy, **self.spent}
 
     def _look_at_the_end(self) -> None:
         if not self._begun and (self.taken >= self._settled or self.updates >= MOST_UPDATES // 2):
@@ -311,6 +285,8 @@ class _Run:
         counted = {name: now[name] - self._begun[name] for name in now}
         seconds, inserts = counted["seconds"], counted["chunks"] * self.chunk
         lags = np.array(self.lags[int(self._begun["lags"]) :] or [(0, 1)])
+        lags, steps = lags[np.argsort(lags[:, 0])].T
+        reached = np.cumsum(steps)
         actors = seconds * settings.actors
         learner = counted["learner stall"] / seconds
         waited, pulling = counted["actor stall"] / actors, counted["pulling"] / actors
@@ -324,18 +300,11 @@ class _Run:
             learner_stall=learner,
             actor_stall=waited,
             pull_share=pulling,
-            lag_mean=float(np.average(lags[:, 0], weights=lags[:, 1])),
-            lag_p95=_percentile(lags[:, 0], lags[:, 1], 0.95),
+            lag_mean=float(np.average(lags, weights=steps)),
+            lag_p95=float(lags[np.searchsorted(reached, 0.95 * reached[-1])]),
             down_bytes_per_second=counted["pulls"] * self.times.pull_bytes / seconds,
             up_bytes_per_second=inserts * self.times.transition_bytes / seconds,
             samples_per_insert=counted["updates"] * settings.batch / max(inserts, 1),
             bottleneck=side,
             seconds=seconds,
         )
-
-
-def _percentile(values: np.ndarray, weights: np.ndarray, share: float) -> float:
-    """The smallest value that this share of the weight does not exceed."""
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, share * reached[-1])])

@@ -1,6 +1,31 @@
-"""Options of a simulation of actors, apart from it: the command line is made of them before numba is imported."""
+"""Options and service times of a simulation of actors: the command line is made of them before numba is imported."""
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServiceTimes:
+    """How long each process takes for one thing on a core of its own, and the bytes that travel."""
+
+    learner_ms: float
+    """Milliseconds of an update, with publishing its version."""
+    step_ms: float
+    """Milliseconds of an actor's step: inference, environment and writing it into the chunk."""
+    insert_ms: float = 0.0
+    """Milliseconds that the learner takes to insert one transition."""
+    pull_ms: float = 0.0
+    """Milliseconds to copy a version out of shared memory, or off the network card."""
+    load_ms: float = 0.0
+    """Milliseconds to load a version into an actor's engine."""
+    quantize_ms: float = 0.0
+    """Milliseconds to quantize a version."""
+    pull_bytes: float = 0.0
+    """Bytes of a version on its way to an actor."""
+    transition_bytes: float = 0.0
+    """Bytes of a transition on its way to the learner."""
+    contention: float = 0.0
+    """How much longer everything takes beside other processes on shared --cores, e.g. 0.3: caches, memory and
+    hyper-threads are shared."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import TypedDict, cast
+from typing import Any
 
 from shoal.actorq.simulation import ServiceTimes, Settings, simulate
 from shoal.errors import counted
@@ -23,26 +23,7 @@ HUMANOID = {
 GPU learner, for which 3 ms per update are assumed. The actors' times were measured on two quiet cores (AMD Zen 4) by
 `shoal study actorq-model`; they are the cells "paper Humanoid Stand" in papers/cells/actorq-model."""
 STOPS = 0.95  # more actors have stopped helping at the first number that reaches this share of the highest rate
-
-
-class Record(TypedDict):
-    """One simulated run, with the numbers of its `Outcome`."""
-
-    precision: str
-    actors: int
-    env_steps_per_second: float
-    speed_up: float | None
-    """Over float32 with as many actors."""
-    updates_per_second: float
-    learner_stall: float
-    actor_stall: float
-    pull_share: float
-    lag_mean: float
-    lag_p95: float
-    down_bytes_per_second: float
-    up_bytes_per_second: float
-    samples_per_insert: float
-    bottleneck: str
+Record = dict[str, Any]  # a simulated run: precision, actors, the numbers of its `Outcome`, speed_up over float32
 
 
 def sweep(
@@ -55,11 +36,11 @@ def sweep(
     for count in actors:
         base = None
         for precision, service in times.items():
-            outcome = simulate(replace(settings, times=service, actors=count))
-            rate = outcome.env_steps_per_second
+            outcome = asdict(simulate(replace(settings, times=service, actors=count)))
+            del outcome["seconds"]
+            rate = outcome["env_steps_per_second"]
             base = rate if precision == "float32" else base
-            values = {**asdict(outcome), "precision": precision, "actors": count, "speed_up": base and rate / base}
-            rows.append(cast(Record, {name: values[name] for name in Record.__annotations__}))
+            rows.append({"precision": precision, "actors": count, **outcome, "speed_up": base and rate / base})
             if advance is not None:
                 advance(count, f"{counted(count, 'actor')}, {precision}")
     return rows
@@ -101,19 +82,20 @@ def findings(rows: Sequence[Record]) -> list[str]:
     return sentences
 
 
-def sweep_result(
-    rows: list[Record], times: Mapping[str, ServiceTimes], settings: Settings, source: str, title: str = ""
-) -> Result:
+def sweep_result(rows: list[Record], times: Mapping[str, ServiceTimes], settings: Settings, source: str) -> Result:
     """The rows as a table, with the service times they come from, sentences and a picture."""
-    table = Table.of(title or "Simulated runs", [_shown(row) for row in rows])
-    services = Table.of("Service times", [{"precision": name, **asdict(service)} for name, service in times.items()])
-    services = replace(services, columns=[_service_column(column.name) for column in services.columns])
+    title = "Simulated runs"
+    table = Table.of(title, list(map(_shown, rows)))
+    units = {name: name.rpartition("_") for name in ServiceTimes.__annotations__}
+    named = {name: Column(what, unit) for name, (what, _, unit) in units.items() if what}
+    each = {name: asdict(service) for name, service in times.items()}
+    services = Table.of("Service times", [{"precision": name, **service} for name, service in each.items()], named)
     actors = list(dict.fromkeys(row["actors"] for row in rows))
     sentences = [f"Service times: {source}.", *findings(rows)]
-    figure = Figure("simulation", title or "Simulated runs", panels(rows, actors))
+    figure = Figure("simulation", title, panels(rows, actors))
     plain = {key: value for key, value in asdict(settings).items() if key not in ("times", "actors")}
-    data = {"rows": rows, "times": {name: asdict(service) for name, service in times.items()}, "settings": plain}
-    return Result("simulation", title or "Simulated runs", [services, table], sentences, [figure], data)
+    data = {"rows": rows, "times": each, "settings": plain}
+    return Result("simulation", title, [services, table], sentences, [figure], data)
 
 
 def _shown(row: Record) -> dict[Column, Value]:
@@ -135,11 +117,6 @@ def _shown(row: Record) -> dict[Column, Value]:
     }
 
 
-def _service_column(name: str) -> Column:
-    *words, unit = name.split()
-    return Column(" ".join(words), unit) if unit in ("ms", "bytes") else Column(name)
-
-
 def panels(rows: Sequence[Record], actors: Sequence[int]) -> list[Panel]:
     """Rate, lag and bytes per second over the number of actors."""
     ticks = [f"{count:,}" for count in actors]
@@ -148,11 +125,9 @@ def panels(rows: Sequence[Record], actors: Sequence[int]) -> list[Panel]:
         ("Lag of the policy that played, mean", "updates", "lag_mean", 1.0),
         ("Versions sent to actors", "Mbit/s", "down_bytes_per_second", 8e-6),
     )
-    panels_of_all = []
-    for title, unit, key, scale in named:
-        series = [
-            Series(precision, [scale * row[key] or None for row in rows if row["precision"] == precision])  # type: ignore[literal-required]
-            for precision in dict.fromkeys(row["precision"] for row in rows)
-        ]
-        panels_of_all.append(Panel(title, unit, series, "actors", ticks, log=True))
-    return panels_of_all
+    by_precision = {row["precision"]: [same for same in rows if same["precision"] == row["precision"]] for row in rows}
+
+    def series(key: str, scale: float) -> list[Series]:
+        return [Series(name, [scale * row[key] or None for row in same]) for name, same in by_precision.items()]
+
+    return [Panel(title, unit, series(key, scale), "actors", ticks, log=True) for title, unit, key, scale in named]

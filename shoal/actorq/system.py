@@ -105,9 +105,8 @@ class ActorSystem(ABC):
     def watch(self, wanted: bool = True) -> None:
         """Check on them now and then: their faults are raised here, dead and silent ones are restarted.
 
-        Args:
-            wanted: Whether more experience may go in. Actors on a cluster are called for more only then; others find
-                out by themselves, when their queue is full.
+        Only where more experience is `wanted`, actors on a cluster are called for it; others find out by themselves,
+        when their queue is full.
         """
 
     @abstractmethod

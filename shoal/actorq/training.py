@@ -38,10 +38,16 @@ def build_parts(config: TrainConfig) -> Parts:
     policy = from_team(parts.team)
     play = chosen_play(config, policy)
     steps = steps_per_chunk(config.pull_every, config.copies, config.cluster is not None)
-    limiter = make_limiter(config, steps * config.copies, parts.ring.capacity)
-    if config.max_times_sampled is not None:
-        check_draws(config, parts.env.spec.agents, parts.ring.capacity)
-        parts.sampler = Limited(config.max_times_sampled, parts.ring.copies, parts.ring.capacity_per_copy)
+    capacity = parts.ring.capacity
+    limiter = make_limiter(config, steps * config.copies, capacity)
+    if (most := config.max_times_sampled) is not None:
+        needed = config.batch * (1 if config.minibatch == "shared" else parts.env.spec.agents)
+        if most * capacity < needed:
+            raise UserError(
+                f"An update draws {needed:,} transitions, but `max_times_sampled={most}` allows only "
+                f"{most * capacity:,} draws from a ring of {capacity:,}: learning would never begin."
+            )
+        parts.sampler = Limited(most, parts.ring.copies, parts.ring.capacity_per_copy)
     if config.cluster is None:
         system: ActorSystem = LocalSystem(config, parts.env.spec, policy, play, steps)
     else:
@@ -62,17 +68,6 @@ def make_limiter(config: TrainConfig, chunk: int, capacity: int) -> RateLimiter:
     buffer = check_pace(ratio, config.error_buffer, config.batch, chunk, config.warmup, limit, capacity)
     first = 0 if config.lockstep else config.warmup  # in lock-step the learner catches up on the warm-up's updates
     return RateLimiter(ratio, first, math.inf if free else buffer)
-
-
-def check_draws(config: TrainConfig, agents: int, capacity: int) -> None:
-    """Refuse a ring that allows fewer draws than one update takes."""
-    assert config.max_times_sampled is not None
-    needed = config.batch * (1 if config.minibatch == "shared" else agents)
-    if config.max_times_sampled * capacity < needed:
-        raise UserError(
-            f"An update draws {needed:,} transitions, but `max_times_sampled={config.max_times_sampled}` allows only "
-            f"{config.max_times_sampled * capacity:,} draws from a ring of {capacity:,}: learning would never begin."
-        )
 
 
 def chosen_play(config: TrainConfig, policy: Policy) -> Play:
@@ -143,7 +138,6 @@ class ActorLearner(Learner):
         return arrays, counters
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
-        """Continue from what `state` returned."""
         super().load_state(arrays, counters)
         if isinstance(self.sampler, Limited):
             self.sampler.load_state(arrays["times_sampled"], self.ring)

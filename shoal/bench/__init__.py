@@ -29,8 +29,6 @@ BENCHES = {
 
 OF_AGENTS = ("checkpoint", "env", "phases", "replay", "steady", "train", "update")
 """Benches whose parts are numbers of agents."""
-
-
 Record = dict[str, Any]  # what was measured: both sides' numbers, their ratio, and the goal if there is one
 
 

@@ -4,18 +4,13 @@ The actor has one processor and the learner the other; few samples per insert, s
 row is a run of its own.
 """
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from shoal.actorq.collector import ActorCollector
-from shoal.actorq.service_times import FIRST
+from shoal.actorq.service_times import FIRST, observe
 from shoal.bench import Record
-from shoal.profiling.counters import EnergyMeter
 from shoal.results import Column
 from shoal.training.config import TrainConfig
-from shoal.training.loop import Training
 
 LARGE = {"hidden": (2048, 2048, 2048), "critic_hidden": (512, 512, 256), "layer_norm": True}
 TASKS: dict[str, dict[str, Any]] = {
@@ -58,48 +53,22 @@ def run(task: str, seconds: float = SECONDS) -> list[Record]:
 
 def measured(task: str, config: TrainConfig, seconds: float, first: int = FIRST) -> Record:
     """Run a system with one actor for some seconds, after its first steps."""
-    passed = run_system(config, seconds, first=first)
-    counts, spent = passed.counts, passed.spent
-    pulls = counts["pulls"]
+    ran = observe(config, seconds, first, updates=0)
+    pulls = ran.pulls
     return {
         "task": task,
         "network": "×".join(map(str, config.hidden)),
-        "engine": passed.engine,
+        "engine": ran.engine,
         "precision": config.actor_precision,
         "actors": 1,
-        "env_steps_per_second": counts["steps"] / passed.seconds,
-        "learner_updates_per_second": passed.updates / passed.seconds,
-        "bottleneck": passed.bottleneck,
-        "pull_ms": 1e3 * spent["pull"] / pulls if pulls else None,
-        "load_ms": 1e3 * spent["load"] / pulls if pulls else None,
-        "step_us": 1e6 * spent["act"] / max(counts["steps"], 1),
-        "bytes_per_pull": counts["bytes"] / pulls if pulls else None,
-        "ratio": 0.0,
-        "ratio_same_engine": None,
+        "env_steps_per_second": ran.steps / ran.seconds,
+        "learner_updates_per_second": ran.updates / ran.seconds,
+        "bottleneck": ran.bottleneck,
+        "pull_ms": 1e3 * ran.pull / pulls if pulls else None,
+        "load_ms": 1e3 * ran.load / pulls if pulls else None,
+        "step_us": 1e6 * ran.act / max(ran.steps, 1),
+        "bytes_per_pull": ran.pulled_bytes / pulls if pulls else None,
     }
-
-
-# ---- a system for some seconds, also for studies ---------------------------------------------------------------------
-
-Turn = Callable[[], object]  # what the learner's process does next
-
-
-@dataclass(frozen=True)
-class Passed:
-    """What a system with one actor did within some seconds."""
-
-    seconds: float
-    updates: int
-    counts: dict[str, int]
-    """Of the actor, by the names of the board."""
-    spent: dict[str, float]
-    """Seconds of the actor, by the names of the board."""
-    joules: float | None
-    """None without energy counters."""
-    engine: str
-    bottleneck: str
-    replaced: int
-    """Processes that were silent for too long and restarted, mostly because the machine is busy."""
 
 
 def one_actor(task: Mapping[str, Any], **settings: Any) -> TrainConfig:
@@ -108,55 +77,3 @@ def one_actor(task: Mapping[str, Any], **settings: Any) -> TrainConfig:
     return TrainConfig(
         **{**common, "actors": 1, "samples_per_insert": SAMPLES_PER_INSERT, **task, **settings}
     ).checked()
-
-
-def learning(training: Training) -> Turn:
-    """The loop of training without log and checkpoints."""
-    training.learner.publish()
-    return lambda: training.update() if training.owes_update() else training.step()
-
-
-def run_system(
-    config: TrainConfig,
-    seconds: float,
-    learner: Callable[[Training], Turn] = learning,
-    whole_pulls: bool = False,
-    first: int = FIRST,
-) -> Passed:
-    """Run a system with one actor for some seconds, after its first steps.
-
-    With `whole_pulls` from right after one pull to right after another.
-    """
-    training = Training(config)
-    collector = training.collector
-    assert isinstance(collector, ActorCollector)
-    board = collector.system.board
-    try:
-        turn = learner(training)
-        collector.begin()
-
-        def run_until(done: Callable[[], bool]) -> None:
-            while not done():
-                turn()
-            pulls = board.counts["pulls"][1]
-            while whole_pulls and board.counts["pulls"][1] == pulls:
-                turn()
-
-        run_until(lambda: board.counts["steps"][1] >= first)
-        energy = EnergyMeter()
-        start, updates, counts, spent = time.perf_counter(), training.updates, *board.numbers(1)
-        run_until(lambda: time.perf_counter() >= start + seconds)
-        passed, joules, (counts_after, spent_after) = time.perf_counter() - start, energy.joules(), board.numbers(1)
-        return Passed(
-            passed,
-            training.updates - updates,
-            {name: count - counts[name] for name, count in counts_after.items()},
-            {name: after - spent[name] for name, after in spent_after.items()},
-            joules,
-            collector.system.play.engine,
-            collector.bottleneck()[0],
-            collector.system.replaced,
-        )
-    finally:
-        collector.close()
-        training.env.close()

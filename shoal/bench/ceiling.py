@@ -7,6 +7,7 @@ As in the formulas, or `turned`: narrow products transposed, which is faster.
 Shape letters: N agents, B batch rows, O observation, A action, J joint, H hidden (two layers of it).
 """
 
+import functools
 import time
 from typing import Any
 
@@ -37,11 +38,8 @@ class BareProducts:
         self.second, self.own, self.logits = torch.rand(n, h, h), torch.rand(n, a, h), torch.rand(n, b, a)
         self.q, self.third = torch.rand(n, b, 1), torch.rand(n, h, 1)
         self.actor_first, self.actor_third = torch.rand(n, o, h), torch.rand(n, h, a)
-        self.out_wide, self.out_hidden, self.out_first = (
-            torch.empty(b, n * h),
-            torch.empty(n, b, h),
-            torch.empty(j, n * h),
-        )
+        self.out_wide, self.out_hidden = torch.empty(b, n * h), torch.empty(n, b, h)
+        self.out_first = torch.empty(j, n * h)
         self.out_second, self.out_third, self.out_q = torch.empty(n, h, h), torch.empty(n, h, 1), torch.empty(n, b, 1)
         self.out_action = torch.empty(n, b, a)
         self.out_actor_first, self.out_actor_third = torch.empty(n, o, h), torch.empty(n, h, a)
@@ -114,10 +112,7 @@ def _spin(_typing: Any, count: Any, x: Any) -> Any:
             return [call(builder, name, every.type, total, every, every) for total in sums]
 
         sums = loop(builder, I64(0), arguments[0], 1, [every] * SUMS, multiply_add)
-        added = sums[0]
-        for total in sums[1:]:
-            added = builder.fadd(added, total)
-        return builder.extract_element(added, I32(0))
+        return builder.extract_element(functools.reduce(builder.fadd, sums), I32(0))
 
     return types.float32(types.int64, types.float32), generate
 

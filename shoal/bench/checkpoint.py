@@ -32,16 +32,8 @@ def run(agents: int, seconds: float = 3.0) -> list[Record]:
     samples = config.checkpoint_every * (subject.training.env.spec.episode_length or 0)
     training = statistics.median(timing.totals()) * samples / config.update_every
     saving = statistics.median(_saves(subject.training, samples))
-    return [
-        {
-            "agents": agents,
-            "algorithm": "maddpg",
-            "ring": ring,
-            "checkpoint_ms": 1e3 * saving,
-            "training_ms": 1e3 * training,
-            "ratio": saving / training,
-        }
-    ]
+    times = {"checkpoint_ms": 1e3 * saving, "training_ms": 1e3 * training, "ratio": saving / training}
+    return [{"agents": agents, "algorithm": "maddpg", "ring": ring, **times}]
 
 
 def _saves(training: Training, samples: int) -> list[float]:

@@ -28,7 +28,7 @@ COLUMNS = {
 PARTS = tuple(TASKS)
 NAMES = (
     "task", "network", "transport", "engine", "precision", "env_steps_per_second", "pull_ms", "load_ms",
-    "bytes_per_pull", "bottleneck", "ratio",
+    "bytes_per_pull", "bottleneck",
 )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ two threads.
 """
 
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -49,10 +50,7 @@ def run(model: str, seconds: float = 12.0) -> list[Record]:
     step, uncounted, float32 = interleaved([narrow, quiet, plain], seconds, least=3)
     before = macs()
     with timed(Emulation, "multiply") as products, timed(SchemeCasts, "_quantized", "_count") as rounding:
-        start = time.perf_counter()
-        for _ in range(3):
-            narrow()
-        whole = time.perf_counter() - start
+        whole = timeit.timeit(narrow, number=3)
     shares = products[0] / whole, rounding[0] / whole
     row = {
         "model": f"maddpg, {AGENTS} agents" if model == "maddpg" else model,

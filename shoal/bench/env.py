@@ -86,18 +86,12 @@ def _their_episode(world: str, agents: int) -> Callable[[], None]:
         raise UserError(f"bench env compares with mpe2, which is not installed; {install('pettingzoo')}.") from None
 
     if world == "predator-prey":
-        prey, obstacles = max(1, agents // 3), max(2, agents // 3)
-        env = simple_tag_v3.parallel_env(
-            num_good=prey, num_adversaries=agents, num_obstacles=obstacles, max_cycles=EPISODE
-        )
+        counts = {"num_good": max(1, agents // 3), "num_adversaries": agents, "num_obstacles": max(2, agents // 3)}
+        env = simple_tag_v3.parallel_env(**counts, max_cycles=EPISODE)
     else:
         env = simple_spread_v3.parallel_env(N=agents, max_cycles=EPISODE)
-    rng = np.random.default_rng(0)
-    names = env.possible_agents
-    actions = [
-        dict(zip(names, choices, strict=True)) for choices in rng.integers(5, size=(EPISODE, len(names))).tolist()
-    ]
-
+    choices = np.random.default_rng(0).integers(5, size=(EPISODE, len(env.possible_agents))).tolist()
+    actions = [dict(zip(env.possible_agents, row, strict=True)) for row in choices]
     env.reset(seed=0)
 
     def episode() -> None:

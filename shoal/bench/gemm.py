@@ -4,7 +4,7 @@ Both sides use two threads. A row's goal is the project's target; `of_goal` of 1
 """
 
 import tempfile
-import time
+import timeit
 from collections.abc import Callable
 from functools import partial
 
@@ -39,8 +39,6 @@ TRAINING = ((50176, 144, 16), (3136, 576, 64), (144, 50176, 16), (576, 3136, 64)
 """Rows, products per sum and columns: ResNet-20 forward and its weights' gradients, then ResNet-8 on 8×8 images."""
 CONVOLUTION_GOAL, BATCHED_GOAL = 1 / 1.3, 0.8  # fractions of the large product's rate
 FIRST_CALL_GOAL = 10.0  # seconds, with an empty compilation cache
-
-
 COLUMNS: dict[str, Column] = {}
 PARTS = ("products", "shapes", "first call")
 
@@ -48,8 +46,10 @@ PARTS = ("products", "shapes", "first call")
 def run(part: str, seconds: float = 20.0, size: int = 1024) -> list[Record]:
     """Products (size × size × size, a convolution, a batch of small ones), shapes of a training step and orders of
     summation, or the first call."""
-    if part == "first call":
-        return [_first_call()]
+    if part == "first call":  # of a process with an empty compilation cache, without imports
+        with tempfile.TemporaryDirectory() as folder:
+            took: float = call_in_child(first_product, threads=None, environment={"SHOAL_CACHE": folder})
+        return [_row("first call, nothing compiled", FLOAT, "s", took, FIRST_CALL_GOAL, FIRST_CALL_GOAL / took, None)]
     with torch_threads(THREADS):
         return (_products if part == "products" else _shapes)(seconds, size)
 
@@ -116,19 +116,10 @@ def _shapes(seconds: float, size: int) -> list[Record]:
     return rows_made
 
 
-def _first_call() -> Record:
-    """Seconds of the first product of a process with an empty compilation cache, without imports."""
-    with tempfile.TemporaryDirectory() as folder:
-        took: float = call_in_child(first_product, threads=None, environment={"SHOAL_CACHE": folder})
-    return _row("first call, nothing compiled", FLOAT, "s", took, FIRST_CALL_GOAL, FIRST_CALL_GOAL / took, None)
-
-
 def first_product() -> float:
     """Seconds of the first product of this process."""
     a = torch.ones(64, 64)
-    start = time.perf_counter()
-    matmul(a * 0.3, a * 0.7, FLOAT)
-    return time.perf_counter() - start
+    return timeit.timeit(lambda: matmul(a * 0.3, a * 0.7, FLOAT), number=1)
 
 
 def _row(

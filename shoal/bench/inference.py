@@ -6,9 +6,11 @@ memory of a process that does nothing else, imports included; exported files are
 `goal` is the project's target for the ratio.
 """
 
+import itertools
+import math
 import statistics
 import tempfile
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -76,7 +78,7 @@ def _table(
     rows: list[Record] = []
     for label, own, load in zip(labels, times, loads, strict=True):
         engine, precision = label
-        float32 = medians.get((engine, "float32"), 0.0)
+        float32 = medians.get((engine, "float32"), math.inf)
         slower = engine != "auto" and precision != "float32" and medians[label] > SLOWER * float32
         note = f"took {taken}" if engine == "auto" else "slower than this engine's float32" if slower else ""
         goals = (GOALS.get((network, batch, kind)) for kind in label)
@@ -101,12 +103,8 @@ def _table(
 def _load_ms(engine: Engine, policy: Policy) -> float:
     """Milliseconds to load other weights."""
     other = replace(policy, layers=tuple(replace(layer, weight=layer.weight * 0.5) for layer in policy.layers))
-    took = []
-    for k in range(LOADS):
-        start = time.perf_counter()
-        engine.load((policy, other)[k % 2])
-        took.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(took)
+    turns = itertools.cycle((policy, other))
+    return 1e3 * statistics.median(timeit.repeat(lambda: engine.load(next(turns)), number=1, repeat=LOADS))
 
 
 def _memory(network: str, policy: Policy, kinds: list[tuple[str, str]]) -> dict[tuple[str, str, int], float]:

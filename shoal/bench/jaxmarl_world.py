@@ -7,7 +7,7 @@ copies at which it is fastest, mostly a few, whose state stays in the cache.
 """
 
 import importlib
-import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ TURN = 0.05  # seconds of a turn, about: long enough for caches to be warm
 class Episodes(NamedTuple):
     """Whole episodes of a peer's world."""
 
-    play: Callable[[], None]
+    play: Callable[[], object]
     copies: int
     episodes: int
     """That one call plays in each copy."""
@@ -43,28 +43,23 @@ def jaxmarl_episodes(world: str, agents: int, length: int, threads: int) -> Epis
     play, copies, seconds = fastest(lambda copies: compiled(jax, env, copies, length))
     episodes, pool = max(1, round(TURN / seconds)), ThreadPoolExecutor(threads)
 
-    def play_some() -> None:
+    def play_some(_: int) -> None:
         for _ in range(episodes):
             play()
 
-    def play_all() -> None:
-        for done in [pool.submit(play_some) for _ in range(threads)]:
-            done.result()
-
-    return Episodes(play_all, copies * threads, episodes)
+    return Episodes(lambda: list(pool.map(play_some, range(threads))), copies * threads, episodes)
 
 
 def fastest(make: Callable[[int], Callable[[], None]]) -> tuple[Callable[[], None], int, float]:
     """The call with the most copies per second, its copies and its seconds; more are tried while that helps."""
-    best: tuple[Callable[[], None], int, float] | None = None
-    copies = 1
+    play = make(1)
+    best, copies = (play, 1, seconds_of(play)), 4
     while copies <= MOST_COPIES:
         play = make(copies)
         taken = seconds_of(play)
-        if best is not None and copies / taken < best[1] / best[2]:
+        if copies / taken < best[1] / best[2]:
             break
         best, copies = (play, copies, taken), 4 * copies
-    assert best is not None
     return best
 
 
@@ -98,9 +93,4 @@ def compiled(jax: Any, env: Any, copies: int, length: int) -> Callable[[], None]
 def seconds_of(play: Callable[[], None]) -> float:
     """The shortest of some calls; the first compiles and does not count."""
     play()
-    taken = []
-    for _ in range(20):
-        start = time.perf_counter()
-        play()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+    return min(timeit.repeat(play, number=1, repeat=20))

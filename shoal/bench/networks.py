@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.inference import Head, Linear, Policy
-from shoal.inference.file import PolicyFile
 from shoal.system.memory import resident_bytes
 
 if TYPE_CHECKING:
     from shoal.inference.engine import Engine
+    from shoal.inference.file import PolicyFile
 
 NETWORKS: dict[str, tuple[int, tuple[int, ...], int]] = {
     "3x64": (24, (64, 64, 64), 5),
@@ -42,26 +42,23 @@ def memory_of(engine: str, network: str, path: str) -> dict[int, float]:
     """Act for one state, then for a batch; megabytes of this process after each, by batch."""
     player: Engine | PolicyFile
     if engine == "onnx":
-        player = PolicyFile(Path(path), trusted=True)
-        size = player.observation_size
+        from shoal.inference import file
+
+        player = file.PolicyFile(Path(path), trusted=True)
+    elif engine == "torch":
+        from shoal.quantization.torch_engine import TorchEngine
+
+        player = TorchEngine(bench_policy(network))
+    elif engine == "native":
+        from shoal.inference.native_engine import NativeEngine
+
+        player = NativeEngine(bench_policy(network))
     else:
-        policy = bench_policy(network)
-        size = policy.observation_size
-        if engine == "torch":
-            from shoal.quantization.torch_engine import TorchEngine
+        from shoal.inference.numba_engine import NumbaEngine
 
-            player = TorchEngine(policy)
-        elif engine == "native":
-            from shoal.inference.native_engine import NativeEngine
-
-            player = NativeEngine(policy)
-        else:
-            from shoal.inference.numba_engine import NumbaEngine
-
-            player = NumbaEngine(policy)
-        del policy
+        player = NumbaEngine(bench_policy(network))
     held = {}
     for batch in (1, 64):
-        player.act(np.zeros((batch, 1, size), np.float32))
+        player.act(np.zeros((batch, 1, NETWORKS[network][0]), np.float32))
         held[batch] = resident_bytes() / 1e6
     return held

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from shoal.bench import Record
 from shoal.bench.timing import interleaved
+from shoal.envs import make_env
 from shoal.envs.base import EnvSpec, Step
 from shoal.replay import SAMPLERS, Batch, Returns, Ring, make_sampler
 from shoal.replay.layout import RowLayout, ring_bytes
@@ -34,7 +35,8 @@ PARTS = (3, 12, 48)
 
 def run(agents: int, batch: int = 1024, seconds: float = 2.0, size: int = 2**29) -> list[Record]:
     """One record per storage and sampler; rings of about `size` bytes, `seconds` for each."""
-    rings = (_filled_ring(_spec(agents), storage, size) for storage in ("float32", "float16"))
+    spec = make_env("cooperative-navigation", agents).spec
+    rings = (_filled_ring(spec, storage, size) for storage in ("float32", "float16"))
     return [row for ring in rings for row in _rows(ring, batch, seconds, size // 2)]
 
 
@@ -95,19 +97,6 @@ def _copier(source: NDArray[np.uint8], target: NDArray[np.uint8], threads: int) 
         position += target.size
 
     return copy
-
-
-def _spec(agents: int) -> EnvSpec:
-    """Cooperative navigation's sizes."""
-    return EnvSpec(
-        name="cooperative-navigation",
-        agent_names=tuple(f"agent_{n}" for n in range(agents)),
-        observation_sizes=(6 * agents,) * agents,
-        action_sizes=(ACTIONS,) * agents,
-        discrete=True,
-        episode_length=EPISODE,
-        fixed_length=True,
-    )
 
 
 def _filled_ring(spec: EnvSpec, storage: str, size: int) -> Ring:

@@ -46,15 +46,9 @@ def _rows(agents: int, update: str, threads: int, seconds: float) -> list[Record
             for name, timing in timings.items():
                 _take_turn(subject, timing, busy[name], seconds / TURNS)
     steps = {name: config.update_every / statistics.median(timing.totals()) for name, timing in timings.items()}
+    common = {"agents": agents, "update": update, "threads": threads}
     return [
-        {
-            "agents": agents,
-            "update": update,
-            "threads": threads,
-            "neighbour": name,
-            "steps_per_second": per_second,
-            "ratio": per_second / steps["none"],
-        }
+        {**common, "neighbour": name, "steps_per_second": per_second, "ratio": per_second / steps["none"]}
         for name, per_second in steps.items()
     ]
 
@@ -63,12 +57,10 @@ def _take_turn(subject: Subject, timing: Timing, busy: list[subprocess.Popen[byt
     """Rounds of training for some seconds while these processes run."""
     _send(busy, signal.SIGCONT)
     spent = 0.0
-    try:
-        while spent < seconds:
-            one_round(subject, timing, seconds)
-            spent += timing.totals()[-1]
-    finally:
-        _send(busy, signal.SIGSTOP)
+    while spent < seconds:
+        one_round(subject, timing, seconds)
+        spent += timing.totals()[-1]
+    _send(busy, signal.SIGSTOP)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def parse(
         with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(answer), descriptions(meaning_of_none):
             before: dict[str, Any] = {} if default is None else {"default": default}
             config = (tyro.conf.OmitArgPrefixes,)
-            words = with_lists(argv, kind)
+            words = with_lists(argv, kind, name)
             return tyro.cli(kind, prog=f"shoal {name}", description=description, args=words, config=config, **before)
     except SystemExit as stop:
         if stop.code in (0, None):
@@ -124,7 +124,7 @@ def is_positional(field: dataclasses.Field[Any]) -> bool:
     return tyro.conf.Positional in get_args(field.type)
 
 
-def with_lists(argv: list[str], kind: type) -> list[str]:
+def with_lists(argv: list[str], kind: type, command: str) -> list[str]:
     """The words with lists as the parser takes them, whether they were given as `8,4` or as `8 4`.
 
     If the command's own argument is nowhere else, it ends a list of words: `shoal quantize --bits 8 fp16 RUN`.
@@ -155,7 +155,9 @@ def with_lists(argv: list[str], kind: type) -> list[str]:
             groups = [group for group in groups if not any(group is words for words, _ in lists)]
     for group, _ in lists:
         if len(group) == 1:
-            raise UserError(f"{group[0]} needs a value.")
+            raise UserError(f"{group[0]} needs a value (shoal {command} --help lists all options).")
+        if re.search(r",\s*,", " ".join(group[1:])):
+            raise UserError(f"{group[0]} has nothing between two commas (shoal {command} --help lists all options).")
         group[1:] = [part.strip() for word in group[1:] for part in COMMA.split(word) if part.strip()]
     return [*alone, *itertools.chain(*groups)]
 
@@ -226,7 +228,7 @@ PLAIN_WORDS = (  # what the parser says, and what a person would
     (r"^Error parsing (\S+): no type matching \{None\}\|FLOAT .* from \[(.*)\]$", r"\1 \2 is not a number or None"),
     (
         r"^Error parsing (\S+): (?:Could not find .*:|no type matching .*\{\[INT .* from) \[(.*)\]$",
-        r"\1 \2 is not a list of whole numbers such as 64 64",
+        r"\1 \2 is not a list of whole numbers such as 64,32 or 64 32",
     ),
     (r"^invalid choice (.*) for argument '(--\S+)'\. Expected one of \((.*?),?\)$", r"\2 \1 is not one of \3"),
     (r"^invalid choice (.*) for argument '.*'\. Expected one of \((.*?),?\)$", r"\1 is not one of \2"),
@@ -243,11 +245,15 @@ def is_rule(line: str) -> bool:
 def folder_after_resume(argv: list[str]) -> list[str]:
     """`--resume FOLDER` is short for `--resume --out FOLDER`."""
     argv = [part for word in argv for part in (word.split("=", 1) if word.startswith("--resume=") else [word])]
-    for k, word in enumerate(argv[:-1]):
-        if word == "--resume" and not argv[k + 1].startswith("-"):
-            if any(other.partition("=")[0] == "--out" for other in argv):
-                raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
-            return [*argv[: k + 1], "--out", *argv[k + 1 :]]
+    if "--resume" not in argv:
+        return argv
+    after, named = argv.index("--resume") + 1, any(word.partition("=")[0] == "--out" for word in argv)
+    if after < len(argv) and not argv[after].startswith("-"):
+        if named:
+            raise UserError("--resume FOLDER and --out name the run folder twice; leave one of them out.")
+        return [*argv[:after], "--out", *argv[after:]]
+    if not named and "--help" not in argv:
+        raise UserError("--resume needs a run folder, e.g. --resume runs/hunt.")
     return argv
 
 

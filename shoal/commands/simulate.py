@@ -1,14 +1,15 @@
 """`shoal simulate`."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.commands.arguments import option, parse
+from shoal.commands.arguments import is_given, option, parse
 from shoal.commands.console import give_result, output_file, progress_bar
 from shoal.errors import UserError, check_range
 
 if TYPE_CHECKING:
-    from shoal.actorq.simulation import ServiceTimes, Settings
+    from shoal.actorq.simulation import Settings
+    from shoal.actorq.simulation_options import ServiceTimes
 
 
 def simulate(argv: list[str]) -> int:
@@ -20,32 +21,20 @@ def simulate(argv: list[str]) -> int:
     shoal simulate actorq --measure --env dm:walker/stand --algorithm d4pg --hidden 256 256    # needs the extra control
     """
     import tyro
+    from docstring_parser import parse_from_object
 
-    from shoal.actorq.simulation_options import SimulationOptions
+    from shoal.actorq.simulation_options import ServiceTimes, SimulationOptions
 
-    @dataclass(frozen=True)
-    class Times:
-        """Service times: one number, or two for float32,int8; those that are not given are measured with --measure,
-        else the humanoid's beside the paper's GPU (3 ms)."""
-
-        learner_ms: tuple[str, ...] = ()
-        """Milliseconds of an update."""
-        step_ms: tuple[str, ...] = ()
-        """Milliseconds of an actor's step: inference and environment."""
-        insert_ms: tuple[str, ...] = ()
-        """Milliseconds that the learner takes to insert one transition."""
-        pull_ms: tuple[str, ...] = ()
-        """Milliseconds to copy a version out of shared memory, or off the network card."""
-        load_ms: tuple[str, ...] = ()
-        """Milliseconds to load a version into an actor's engine."""
-        quantize_ms: tuple[str, ...] = ()
-        """Milliseconds to quantize a version."""
-        pull_bytes: tuple[str, ...] = ()
-        """Bytes of a version on its way to an actor."""
-        transition_bytes: tuple[str, ...] = ()
-        """Bytes of a transition on its way to the learner."""
-        contention: tuple[str, ...] = ()
-        """How much longer everything takes beside other processes on shared --cores, e.g. 0.3."""
+    texts = {setting.arg_name: setting.description for setting in parse_from_object(ServiceTimes).params}
+    pairs = [
+        (each.name, Annotated[tuple[str, ...], tyro.conf.arg(help=" ".join((texts[each.name] or "").split()))], ())
+        for each in fields(ServiceTimes)
+    ]
+    Times: Any = make_dataclass("Times", pairs, frozen=True)
+    Times.__doc__ = (
+        "Service times: one number, or two for float32,int8; those that are not given are measured with --measure, "
+        "else the humanoid's beside the paper's GPU (3 ms)."
+    )
 
     @dataclass(frozen=True)
     class Measurement:
@@ -70,7 +59,7 @@ def simulate(argv: list[str]) -> int:
         """actorq: learner, quantizer and actors of shoal train --actors."""
         actors: tuple[int, ...] = (1, 2, 4, 8, 16, 64)
         """Comma-separated numbers of actors."""
-        times: Times = Times()
+        times: Times = field(default_factory=Times)
         simulation: SimulationOptions = field(default_factory=SimulationOptions)
         measurement: Measurement = Measurement()
         picture: str = ""
@@ -82,7 +71,7 @@ def simulate(argv: list[str]) -> int:
     if not command.actors:
         raise UserError("`actors` is empty, but must be whole numbers such as 1,4,16 or 1 4 16.")
     picture = output_file("picture", command.picture, ".png") if command.picture else None
-    given = {name: pair(name, words) for name, words in vars(command.times).items() if words}
+    given = {name: pair(name, words) for name, words in vars(command.times).items() if words or is_given(argv, name)}
     from shoal.actorq.simulation import Settings
     from shoal.actorq.sweep import HUMANOID, sweep, sweep_result
     from shoal.system.processors import usable_processors

@@ -26,7 +26,7 @@ def study(argv: list[str]) -> int:
     shoal study breakdown --quick                              # needs the extra pettingzoo
     shoal study neighbor-reward --out figures
     shoal study qat --budget 120                               # needs the extra sb3
-    shoal study ptq-table --cells papers/cells --budget 0        # from finished cells alone; needs the extra sb3
+    shoal study ptq-table --cells papers/cells --budget 0      # from finished cells alone; needs the extra sb3
     shoal study ptq-table --model breakout.zip --env ALE/Breakout-v5
     shoal study actorq-speed --budget 70                       # needs the extra control
     """

@@ -86,8 +86,8 @@ def planned_env(name: str | Callable[..., Any], **settings: Any) -> Callable[[],
     check_choice("prey", given["prey"], PREY)
     name = env_name(name)
     adapted = name.startswith(ADAPTERS)
-    if not adapted:
-        _check_world(name)
+    if not adapted and name not in WORLDS:
+        raise _unknown_world(name)
     allowed = (*COMMON_SETTINGS, *OWN_SETTINGS["adapters" if adapted else name])
     for setting, value in given.items():
         if setting not in allowed and value != DEFAULTS[setting]:
@@ -121,23 +121,13 @@ def _particle_world(maker: str, agents: int, *settings: Any, copies: int, **comm
     from shoal.envs import particle  # here, because numba takes its time to import
 
     try:
-        world: VectorEnv = getattr(particle, maker)(agents, *settings, copies=copies, **common)
+        return getattr(particle, maker)(agents, *settings, copies=copies, **common)
     except MemoryError:
         many = f"{counted(copies, 'copy', 'copies')} of {counted(agents, 'agent')}"
         raise UserError(f"{many} do not fit into memory; use fewer copies.") from None
-    return world
 
 
-def _adapter(
-    name: str,
-    agents: int | None,
-    copies: int,
-    seed: int,
-    episode_length: int | None,
-    stagger: bool,
-    options: dict[str, Any] | None,
-    workers: int,
-) -> VectorEnv:
+def _adapter(name: str, agents: int | None, copies: int, options: Any, workers: int, **common: Any) -> VectorEnv:
     from shoal.envs.adapters import make_copies
 
     if not isinstance(options, dict | None):
@@ -145,7 +135,7 @@ def _adapter(
     check_range("workers", workers, 1, copies)
     if workers > 1:
         check_importable("env", name, "workers")
-    env = make_copies(name, copies if workers == 1 else 1, seed, episode_length, stagger, options)
+    env = make_copies(name, copies if workers == 1 else 1, options=options, **common)
     spec = env.spec
     if agents not in (None, spec.agents):
         env.close()
@@ -155,20 +145,18 @@ def _adapter(
     from shoal.envs.worker import WorkerCopies
 
     env.close()  # it was made for its spec
-    return WorkerCopies(env, copies, workers, seed, episode_length, stagger, dict(options or {}))
+    return WorkerCopies(env, copies, workers, options=dict(options or {}), **common)
 
 
-def _check_world(name: str) -> None:
-    """Refuse what is none of `WORLDS`, with the name that was probably meant."""
-    if name in WORLDS:
-        return
+def _unknown_world(name: str) -> UserError:
+    """The error, with the name that was probably meant."""
     guess = perhaps(name, WORLDS)
     if re.fullmatch(r"[\w/]+-v\d+", name):  # as Gymnasium names its environments
         guess = f" (perhaps you meant gym:{name})"
     elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", name):  # as PettingZoo and mpe2 do
         module = name.replace(":", ".")
         guess = f" (perhaps you meant pettingzoo:{module if '.' in module else f'mpe2.{module}'})"
-    raise UserError(
+    return UserError(
         f"The world '{name}' is not known{guess}; known are {', '.join(WORLDS)}, pettingzoo:<module>, gym:<id>, "
         "gym:<module>:<class> and dm:<domain>/<task>."
     )

@@ -1,7 +1,8 @@
 """Third-party environments by name: `pettingzoo:mpe2.simple_tag_v3`, `gym:Pendulum-v1`, `dm:humanoid/stand`.
 
-`pettingzoo:MODULE:NAME` and `gym:MODULE:NAME` name a class, or a function that makes an environment; either may make
-a Gymnasium environment or a PettingZoo parallel environment.
+`pettingzoo:MODULE:NAME` and `gym:MODULE:NAME` name a class, or a function that makes an environment (`parallel_env`
+without NAME); either may make a Gymnasium environment or a PettingZoo parallel environment. Modules of PettingZoo's
+families may be named without their package: `sisl.pursuit_v5`, `mpe.simple_tag_v3`.
 """
 
 import difflib
@@ -54,16 +55,8 @@ def make_copies(
     """Copies of a third-party environment; a single-agent one is a team of one agent called "agent".
 
     Episodes end when the environment ends them, at its registered limit, or after `episode_length` steps, whichever
-    comes first; only those with a limit can be staggered.
-
-    Args:
-        name: `pettingzoo:module` with a function `parallel_env`, where modules of PettingZoo's families may be named
-            without their package (`sisl.pursuit_v5`, `mpe.simple_tag_v3`); `gym:` and what `gymnasium.make` takes;
-            `pettingzoo:module:name` or `gym:module:name` of a class or function; `dm:domain/task`.
-        copies, seed, episode_length, stagger, options: as of `make_env`.
-        first: number of the first copy, where these are a part of `total` copies.
-        total: number of all copies, if these are a part of them.
-
+    comes first; only those with a limit can be staggered. Arguments are those of `make_env`; `first` is the number of
+    the first copy, where these are a part of `total` copies.
     """
     check_range("copies", copies, 1)
     check_range("seed", seed, 0, 2**63 - 1)
@@ -134,21 +127,14 @@ def make_registered_or_named(name: str, options: dict[str, Any]) -> Any:
     module, _, attribute = identifier.rpartition(":")
     if module:
         importlib.import_module(module)  # which may register the ID
-        if names_code(module, attribute):
-            return _named(name, module, attribute)(**options)
+        # A registered ID of exactly this name wins, one without its version does not: a user's own class CartPole is
+        # meant, although Gymnasium would take its name for CartPole-v1.
+        if attribute not in registration.registry and attribute.replace(".", "").isidentifier():
+            has_versions = any(known.rpartition("-v")[0] == attribute for known in registration.registry)
+            if not has_versions or callable(_attribute(module, attribute)):
+                return _named(name, module, attribute)(**options)
     # without Gymnasium's checker and its warnings
     return gymnasium.make(identifier, **{"disable_env_checker": True, **options})
-
-
-def names_code(module: str, attribute: str) -> bool:
-    """Whether this is a class or function of the module: an ID of exactly this name wins, one without version does not.
-
-    A user's own class CartPole is meant, although Gymnasium would take its name for CartPole-v1.
-    """
-    if attribute in registration.registry or not attribute.replace(".", "").isidentifier():
-        return False
-    has_versions = any(known.rpartition("-v")[0] == attribute for known in registration.registry)
-    return not has_versions or callable(_attribute(module, attribute))
 
 
 def register_atari(identifier: str) -> None:
@@ -170,8 +156,7 @@ def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
         if attribute == "parallel_env" and callable(_attribute(path, "env")):
             raise _turn_based(name)
         raise UserError(f"{name} cannot be made: the module {path} has no class or function {attribute}.")
-    result: Callable[..., Any] = maker
-    return result
+    return maker
 
 
 def _attribute(path: str, attribute: str) -> Any:
@@ -208,8 +193,7 @@ def _world(name: str, options: dict[str, Any]) -> ParallelWorld:
             f"{name} makes a {type(env).__name__}, but must make a Gymnasium environment or a PettingZoo parallel "
             "environment with a list possible_agents."
         )
-    world: ParallelWorld = env
-    return world
+    return env
 
 
 def construct(

@@ -1,5 +1,6 @@
 """What third-party code did wrong, in words: the same for its constructor, for its methods and in worker processes."""
 
+import contextlib
 import inspect
 import traceback
 from pathlib import Path
@@ -39,11 +40,10 @@ def in_short(value: Any) -> str:
 def takes_seed(world: Any) -> bool:
     """Whether reset(seed=…) of an environment can be called; wrappers take what it does not."""
     try:
-        inspect.signature(getattr(world, "unwrapped", world).reset).bind(seed=0)
+        with contextlib.suppress(ValueError):  # native code without a signature
+            inspect.signature(getattr(world, "unwrapped", world).reset).bind(seed=0)
     except TypeError:
         return False
-    except ValueError:  # native code without a signature
-        return True
     return True
 
 

@@ -126,7 +126,8 @@ class ParallelCopies(AdaptedCopies):
         stated = _stated_length(worlds[0]) if episode_length is None else None
         super().__init__(spec_of(name, *forms[0], episode_length, stated), len(worlds), seed)
         check_arrays(self.spec, self.copies)
-        self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}")
+        bounds = [ends.tolist() for ends in (self.spec.action_low, self.spec.action_high) if ends is not None]
+        self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}, {bounds}")
         """Agents, spaces and lengths as text, without addresses: it can be compared with that of another process."""
         self._seed, self.first = seed, first
         offsets = stagger_offsets(total or self.copies, episode_length if stagger else None)
@@ -167,10 +168,8 @@ class ParallelCopies(AdaptedCopies):
         for e in range(self.copies):
             if ended[e]:
                 self._begin(e, self._episode[e] + 1, 0)
-        metrics = np.zeros((self.copies, 0), np.float32)
-        return Step(
-            self._observation.copy(), reward, terminated, truncated, took_part, ended, final_observation, metrics
-        )
+        metrics, now = np.zeros((self.copies, 0), np.float32), self._observation.copy()
+        return Step(now, reward, terminated, truncated, took_part, ended, final_observation, metrics)
 
     def state(self) -> dict[str, NDArray]:
         """The episode number of each copy, and the actions played in it so far."""
@@ -232,8 +231,7 @@ class ParallelCopies(AdaptedCopies):
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
-        listed = self._listed(e)
-        if not listed:
+        if not (listed := self._listed(e)):
             raise UserError(f"{self.spec.name} has an empty list `agents` after reset(), so there is no episode.")
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
@@ -299,8 +297,7 @@ class ParallelCopies(AdaptedCopies):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):  # rows of different lengths, tensors elsewhere
             array = np.asarray(value)
             if array.size == 1 and array.dtype.kind in "biuf":
-                number: float = array.item()
-                return number
+                return array.item()
         raise UserError(f"{self.where(e, i)} got {wrong.format(in_short(value))}.")
 
     def _observe(self, e: int, i: int, observations: dict) -> None:
@@ -316,9 +313,8 @@ class ParallelCopies(AdaptedCopies):
         try:
             listed = set(self._worlds[e].agents)
         except (AttributeError, TypeError) as error:
-            raise UserError(
-                f"{self.spec.name} must have a list `agents` of those who take part, set by reset()."
-            ) from error
+            sentence = f"{self.spec.name} must have a list `agents` of those who take part, set by reset()."
+            raise UserError(sentence) from error
         if not listed.issubset(self._agents):
             unknown = next(iter(listed.difference(self._agents)))
             raise UserError(f"{self.spec.name} has an agent '{unknown}' that is not one of its possible_agents.")
@@ -362,9 +358,8 @@ def _agents_and_spaces(name: str, world: ParallelWorld) -> tuple[list[Any], list
     agents = list(world.possible_agents)
     if len(set(agents)) < len(agents):
         raise UserError(f"{name} has an agent twice among its possible_agents: {in_short(agents)}.")
-    observation_spaces, action_spaces = (
-        [_space(name, world, f"{kind}_space", agent) for agent in agents] for kind in ("observation", "action")
-    )
+    kinds = ("observation_space", "action_space")
+    observation_spaces, action_spaces = ([_space(name, world, kind, agent) for agent in agents] for kind in kinds)
     return agents, observation_spaces, action_spaces
 
 

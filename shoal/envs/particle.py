@@ -222,8 +222,7 @@ class ParticleWorld(Copies):
                 f"float64 of shape {self._action_shape}: copies, agents, {ACTIONS} entries each; or whole numbers of "
                 f"shape {self._action_shape[:2]}."
             )
-        vectors: NDArray[np.floating] = actions
-        return vectors if vectors.flags.carray else vectors.copy()  # other layouts would be compiled separately
+        return actions if actions.flags.carray else actions.copy()  # other layouts would be compiled separately
 
     def state(self) -> dict[str, NDArray]:
         return {name: array.copy() for name, array in self._state.items()}

@@ -123,7 +123,6 @@ def _made(identifier: str) -> gymnasium.Env:
     register_atari(identifier)
     known = registration.registry.get(identifier.rpartition(":")[2])
     if known is None or not str(known.entry_point).startswith("ale_py."):
-        env: gymnasium.Env = make_registered_or_named(identifier, {})
-        return env
+        return make_registered_or_named(identifier, {})
     options: dict[str, Any] = {"obs_type": "grayscale", "frameskip": 1, "repeat_action_probability": 0.0}
     return Atari(gymnasium.make(identifier, disable_env_checker=True, **options))

@@ -58,10 +58,8 @@ def observation_size(space: Space[Any], agent: str, name: str) -> int:
     start = f"Agent '{agent}' of {name} has the observation space {_brief(space)}"
     for part in _parts(space):
         if not isinstance(part, Box | Discrete | MultiBinary | MultiDiscrete):
-            raise UserError(
-                f"{start}, but only Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and "
-                "Tuple."
-            )
+            supported = "Box, Discrete, MultiBinary and MultiDiscrete are supported, alone or in Dict and Tuple"
+            raise UserError(f"{start}, but only {supported}.")
         if isinstance(part, Box) and len(part.shape) > 1 and part.dtype == np.uint8:  # bytes in rows and columns
             raise UserError(
                 f"{start}, but training on images is not supported: train Atari games on their memory "
@@ -86,10 +84,8 @@ def action_size(space: Space[Any], agent: str, name: str) -> int:
             )
         return combinations
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
-        raise UserError(
-            f"{start}, but only Discrete, MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are "
-            "supported."
-        )
+        supported = "Discrete, MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are supported"
+        raise UserError(f"{start}, but only {supported}.")
     if not space.is_bounded():
         raise UserError(f"{start}, but every action entry needs a finite lower and upper bound.")
     if not space.shape[0]:
@@ -105,9 +101,11 @@ def encode(space: Space[Any], value: Any) -> Array | None:
     if isinstance(space, Dict | Tuple):
         try:
             values = [value[key] for key in space.spaces] if isinstance(space, Dict) else list(value)
-            parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
-        except (KeyError, TypeError, IndexError, ValueError):  # no such parts, or not as many
+        except (KeyError, TypeError, IndexError):  # no such parts
             return None
+        if len(values) != len(space.spaces):
+            return None
+        parts = [encode(part, inner) for part, inner in zip(_subspaces(space), values, strict=True)]
         whole = [part for part in parts if part is not None]
         return np.concatenate([np.zeros(0, np.float32), *whole]) if len(whole) == len(parts) else None
     if isinstance(space, Discrete):

@@ -53,18 +53,11 @@ class WorkerCopies(AdaptedCopies):
     """A `VectorEnv` whose copies are played by worker processes, each its own share of them."""
 
     def __init__(
-        self,
-        model: ParallelCopies,
-        copies: int,
-        workers: int,
-        seed: int,
-        episode_length: int | None,
-        stagger: bool,
-        options: dict[str, Any],
+        self, model: ParallelCopies, copies: int, workers: int, seed: int, options: dict[str, Any], **lengths: Any
     ) -> None:
         """Start the workers, and wait until each has built its copies of the environment.
 
-        `model` is a copy in this process, which all others must be like.
+        `model` is a copy in this process, which all others must be like; `lengths` are `episode_length` and `stagger`.
         """
         super().__init__(model.spec, copies, seed)
         _check_options(options)
@@ -84,10 +77,7 @@ class WorkerCopies(AdaptedCopies):
         self._workers: list[WorkerProcess] = []
         self._kill = weakref.finalize(self, _kill, self._workers)
         """Happens by itself when the copies are no longer used, and at the end of the program."""
-        make = {
-            "name": self.spec.name, "seed": seed, "episode_length": episode_length, "stagger": stagger,
-            "options": options, "total": copies,
-        }  # fmt: skip
+        make = {"name": self.spec.name, "seed": seed, "options": options, "total": copies, **lengths}
         common = {"form": model.form, "memory": memory.spec}
         with self._in_step():
             for share in self._shares:
@@ -117,7 +107,6 @@ class WorkerCopies(AdaptedCopies):
         return {"seed": parts[0]["seed"], **joined}
 
     def load_state(self, state: dict[str, NDArray]) -> None:
-        """Begin the same episodes again and play the same actions in them."""
         self.check_state(state)
         parts = [
             {name: np.ascontiguousarray(array if name == "seed" else array[share]) for name, array in state.items()}
@@ -128,7 +117,6 @@ class WorkerCopies(AdaptedCopies):
             warnings.warn(sentence, stacklevel=2)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """An RGB picture (height, width, 3) of copy 0; None unless it was made with render_mode "rgb_array"."""
         self.check_begun()
         ((_, data),) = self._ask("render", workers=self._workers[:1])
         return load(data)["frame"] if data else None

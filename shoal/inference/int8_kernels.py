@@ -263,7 +263,7 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
             for b in range(first, last):
                 outputs = scratch[0, b - first]
                 if choices.size:
-                    choices[b, n] = choose(outputs[: sizes[n]], noise[b, n])
+                    choices[b, n] = choose(outputs[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
                 else:
                     to_box(outputs, header[SQUASH], ends[0, n], ends[1, n], fast_tanh, boxes[b, n])
 

@@ -72,7 +72,7 @@ def _play(observation, whole, numbers, scratch, noise, choices, boxes):  # type:
         for n in range(whole[AGENTS]):
             x, at = _forward(observation[b, n], n, whole, numbers, scratch)
             if choices.size:
-                choices[b, n] = choose(x[: sizes[n]], noise[b, n])
+                choices[b, n] = choose(x[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
             else:
                 low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
                 to_box(x, whole[SQUASH], low, high, library_tanh, boxes[b, n])

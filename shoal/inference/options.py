@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from shoal.errors import UserError, check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range, whole_number
 
 if TYPE_CHECKING:
     from shoal.inference.correction import Correction
@@ -69,4 +69,4 @@ def check_bits(precision: ExportPrecision, bits: int | None) -> None:
         return
     if precision not in CODED:
         raise UserError(f"`bits` is {bits}, but the bits of {precision} are fixed; leave it out.")
-    check_range("bits", bits, 2, 7 if precision == "packed" else 8)
+    whole_number("bits", bits, 2, 7 if precision == "packed" else 8)

@@ -124,9 +124,13 @@ def copy(like, item, rows, target: Writes, ld_target, width_target, source: Read
     for r in range(rows):
         to = view(like, target + r * ld_target * item, width_target)
         row = view(like, source + r * ld_source * item, width_target)
-        factor = view(like, by + r * item, 1)[0] if by else number(like, 1.0)
-        for u in range(width_target):
-            to[u] = row[u] * factor
+        if by:
+            factor = view(like, by + r * item, 1)[0]
+            for u in range(width_target):
+                to[u] = row[u] * factor
+        else:
+            for u in range(width_target):
+                to[u] = row[u]
 
 
 @operation()

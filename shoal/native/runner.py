@@ -67,7 +67,10 @@ class Runner:
 
     def bind(self, arrays: Mapping[int, NDArray], alone: bool = False) -> None:
         """Let buffers be these arrays, for all threads that run rounds from now on, or for the calling one `alone`."""
-        if any(array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays.values()):
+        arbitrary = not alone and any(
+            array.dtype != self.program.dtype or not array.flags.c_contiguous for array in arrays.values()
+        )
+        if arbitrary:
             raise TypeError(f"arrays must be contiguous {self.program.dtype}")
         self._memory[0].bind(arrays)
         if not alone:

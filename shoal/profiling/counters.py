@@ -7,6 +7,7 @@ Then a sentence says why for every event, and everything else works without.
 import collections
 import ctypes
 import errno
+import itertools
 import os
 import platform
 import struct
@@ -15,12 +16,12 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from shoal.system.control_groups import read_text
 from shoal.training.clock import PhaseClock
 
 HARDWARE, CACHE = 0, 3  # perf_event.h: PERF_TYPE_HARDWARE, PERF_TYPE_HW_CACHE
 LAST_LEVEL, DATA_TLB = 2, 3
 READ_MISSES = 1 << 16  # operation 0, read; result 1, miss
-
 EVENTS = {
     "instructions": (HARDWARE, 1),
     "cycles": (HARDWARE, 0),
@@ -29,11 +30,9 @@ EVENTS = {
     "dTLB load misses": (CACHE, DATA_TLB | READ_MISSES),
 }
 """Name, and the kernel's type and number of it."""
-
 SYSCALLS = {"x86_64": 298, "amd64": 298, "ppc64le": 319, "s390x": 331}
 SYSCALLS |= dict.fromkeys(("aarch64", "arm64", "riscv64", "loongarch64"), 241)
 """The number of perf_event_open by machine."""
-
 TIMES = 1 | 2  # read_format: how long the event was wanted and how long it was counted
 INHERIT, EXCLUDE_KERNEL, EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 CLOSE_ON_EXEC = 1 << 3
@@ -116,9 +115,8 @@ class Counters(AbstractContextManager["Counters"]):
 
     def __exit__(self, *_: object) -> None:
         """Stop counting."""
-        for files in self._files.values():
-            for file in files:
-                os.close(file)
+        for file in itertools.chain(*self._files.values()):
+            os.close(file)
         self._files = {}
 
 
@@ -163,19 +161,18 @@ class PhaseCounters(PhaseClock):
 
 def reason(error: OSError) -> str:
     """Why the kernel refused to count an event."""
-    if error.errno in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return "This machine has no such counter, as is common for virtual machines."
-    if error.errno == errno.EACCES:
-        return f"The kernel forbids it: /proc/sys/kernel/perf_event_paranoid is {_paranoid()}, but must be 2 or less."
-    if error.errno == errno.EPERM:
-        return "The kernel, or the filter of system calls that a container has, forbids perf_event_open."
-    if error.errno == errno.ENOSYS:
-        return "This kernel has no perf_event_open."
-    if error.errno == errno.EBUSY:
-        return "Another process has the counter for itself."
-    if error.errno == errno.EMFILE:
-        return "This process has too many open files."
-    return f"perf_event_open failed: {os.strerror(error.errno or 0)}."
+    paranoid = Path("/proc/sys/kernel/perf_event_paranoid")  # who may count
+    forbidden = f"{paranoid} is {read_text(paranoid).strip() or 'unknown'}, but must be 2 or less"
+    missing = "This machine has no such counter, as is common for virtual machines."
+    reasons = {
+        **dict.fromkeys((errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP), missing),
+        errno.EACCES: f"The kernel forbids it: {forbidden}.",
+        errno.EPERM: "The kernel, or the filter of system calls that a container has, forbids perf_event_open.",
+        errno.ENOSYS: "This kernel has no perf_event_open.",
+        errno.EBUSY: "Another process has the counter for itself.",
+        errno.EMFILE: "This process has too many open files.",
+    }
+    return reasons.get(error.errno or 0, f"perf_event_open failed: {os.strerror(error.errno or 0)}.")
 
 
 def _scaled(data: bytes) -> int:
@@ -187,14 +184,6 @@ def _scaled(data: bytes) -> int:
 def _threads() -> list[int]:
     """The threads of this process."""
     return sorted(int(name) for name in os.listdir("/proc/self/task"))
-
-
-def _paranoid() -> str:
-    """The kernel's setting of who may count."""
-    try:
-        return Path("/proc/sys/kernel/perf_event_paranoid").read_text().strip()
-    except OSError:
-        return "unknown"
 
 
 # ---- energy -----------------------------------------------------------------------------------------------
@@ -235,12 +224,8 @@ class EnergyMeter:
 
 def packages(root: Path = POWERCAP) -> list[Path]:
     """The folder of every package; the MMIO interface shows the same packages again and is left out."""
-    found = sorted(root.glob("intel-rapl:*")) if root.is_dir() else []
-    return [path for path in found if path.name.count(":") == 1 and _name(path).startswith("package")]
-
-
-def _name(path: Path) -> str:
-    return (path / "name").read_text().strip()
+    found = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
+    return [path for path in found if (path / "name").read_text().startswith("package")]
 
 
 def _number(path: Path) -> int:
@@ -266,9 +251,8 @@ class Neighbours:
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
         """Seconds of all processors together: all, those at work, and those of this process."""
-        try:
-            ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-        except (OSError, ValueError, IndexError):
+        ticks = [int(word) for word in read_text(Path("/proc/stat")).partition("\n")[0].split()[1:9]]
+        if not ticks:
             return None
         second = os.sysconf("SC_CLK_TCK")
         idle = ticks[3] + ticks[4]  # waiting for a disk is idle, too

@@ -67,13 +67,11 @@ def growth_records(times: Iterable[Record]) -> list[Record]:
 def saving_records(times: Sequence[Record]) -> list[Record]:
     """For each cell with neighbour sampling: how much less time it takes than uniform sampling."""
 
-    def rest(record: Record) -> tuple[Any, ...]:
-        return record["env"], record["algorithm"], record["implementation"], record["agents"]
-
-    uniform = {rest(record): record for record in times if record["sampler"] == "uniform"}
+    names = ("env", "agents", "algorithm", "implementation", "sampler")
+    uniform = {tuple(map(record.get, names[:-1])): record for record in times if record["sampler"] == "uniform"}
     saved = []
     for record in times:
-        base = uniform.get(rest(record))
+        base = uniform.get(tuple(map(record.get, names[:-1])))
         if record["sampler"] == "uniform" or base is None:
             continue
         sampling, before = record["phases_ms"]["mini-batch sampling"], base["phases_ms"]["mini-batch sampling"]
@@ -82,7 +80,7 @@ def saving_records(times: Sequence[Record]) -> list[Record]:
         )
         saved.append(
             {
-                **{name: record[name] for name in ("env", "agents", "algorithm", "implementation", "sampler")},
+                **{name: record[name] for name in names},
                 "cut_short": record["cut_short"] or base["cut_short"],
                 "sampling_ms": sampling,
                 "uniform_sampling_ms": before,

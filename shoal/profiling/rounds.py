@@ -166,12 +166,6 @@ class Timing:
         """Seconds of each whole round."""
         return [sum(one.values()) for one in self.rounds]
 
-    def forget(self) -> None:
-        """Discard the rounds so far, which were the warm-up."""
-        self.rounds.clear()
-        self.scaled.clear()
-        self.joules.clear()
-
 
 def measure(
     cells: Sequence[Cell],
@@ -180,7 +174,6 @@ def measure(
     seconds: float,
     advance: Callable[[float], None],
     counters: Counters | None = None,
-    energy: EnergyMeter | None = None,
 ) -> list[Timing]:
     """Round after round, always of the cell that has had the least time, until each has had its seconds.
 
@@ -188,10 +181,8 @@ def measure(
     number of agents, for which there is a subject of each implementation. A first round of each warms up and does not
     count, unless it takes all the time there is. `advance` is called with the seconds that count.
     """
-    timings = [Timing(cell, ring) for cell in cells]
-    spent = [0.0] * len(cells)
-    neighbours = Neighbours()
-    energy = energy or EnergyMeter()
+    timings, spent = [Timing(cell, ring) for cell in cells], [0.0] * len(cells)
+    neighbours, energy = Neighbours(), EnergyMeter()
 
     def run(k: int) -> float:
         energy.joules()
@@ -201,9 +192,9 @@ def measure(
         timings[k].joules.append(energy.joules())
         return passed
 
-    for k, timing in enumerate(timings):
+    for k, cell in enumerate(cells):
         if (used := run(k)) < seconds:
-            timing.forget()
+            timings[k] = Timing(cell, ring)  # without the warm-up
         else:
             spent[k] = used
             advance(seconds)

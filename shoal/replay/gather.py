@@ -261,19 +261,6 @@ def gather_halves(store: Store, at: Ints, after: Ints, joint: Floats, next_joint
 
 
 @njit(cache=True)
-def gather_outcomes(store: Store, at: Ints, batch: Batch | Returns, low: int, high: int) -> None:
-    """Rows low to high of rewards and flags."""
-    floats, reward, terminated, alive = store.floats, batch.reward, batch.terminated, batch.alive
-    _, rewards, flags = columns(store)
-    for i in range(low, high):
-        for n in range(store.agents):
-            flag = int(floats[at[i], flags + n])
-            reward[i, n] = floats[at[i], rewards + n]
-            terminated[i, n] = flag & TERMINATED != 0
-            alive[i, n] = flag & ALIVE != 0
-
-
-@njit(cache=True)
 def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, chunk: int) -> None:
     """Fill one chunk of the mini-batches, given with M and B as one axis."""
     low, high = chunk * CHUNK, min(chunk * CHUNK + CHUNK, at.size)
@@ -281,23 +268,24 @@ def gather_chunk(store: Store, at: Ints, after: Ints, batch: Batch | Returns, ch
         gather_floats(store, at, after, batch.joint, batch.next_joint, low, high)
     else:
         gather_halves(store, at, after, batch.joint, batch.next_joint, low, high)
-    gather_outcomes(store, at, batch, low, high)
+    _, rewards, flags = columns(store)
+    for i in range(low, high):
+        for n in range(store.agents):
+            flag = int(store.floats[at[i], flags + n])
+            batch.reward[i, n] = store.floats[at[i], rewards + n]
+            batch.terminated[i, n] = flag & TERMINATED != 0
+            batch.alive[i, n] = flag & ALIVE != 0
 
 
-@njit(cache=True)
-def gather_serial(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Find the rows of batch.copies and batch.transitions and fill the mini-batches, in the calling thread."""
-    locate(store, batch.copies, batch.transitions, at, after)
-    for chunk in range((at.size + CHUNK - 1) // CHUNK):
-        gather_chunk(store, at, after, batch, chunk)
-
-
-@njit(cache=True, parallel=True)
-def gather_parallel(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
-    """Find and fill with all threads; the result is the same."""
+def _gather(store: Store, at: Ints, after: Ints, batch: Batch) -> None:
+    """Find the rows of batch.copies and batch.transitions and fill the mini-batches."""
     locate(store, batch.copies, batch.transitions, at, after)
     for chunk in prange((at.size + CHUNK - 1) // CHUNK):
         gather_chunk(store, at, after, batch, chunk)
+
+
+gather_serial = njit(cache=True)(_gather)  # in the calling thread
+gather_parallel = njit(cache=True, parallel=True, key="parallel")(_gather)  # with all threads; the result is the same
 
 
 # ---- returns of several steps ---------------------------------------------------------------------------------------

@@ -68,7 +68,6 @@ class Ring(SavedRing):
             check_range("limit", limit, 1)
             each = min(each, -(-limit // copies))
         layout = RowLayout.of(spec, storage)
-
         needed = partial(ring_bytes, spec, layout, copies)
 
         def largest(usable: int) -> str:
@@ -129,12 +128,9 @@ class Ring(SavedRing):
         self._write(self._all, *self._checked_step(actions, step, self._all, ()))
 
     def add_chunk(self, copies: ArrayLike, actions: ArrayLike, steps: Step) -> None:
-        """Add T transitions to each of some copies (L,), which go at their own pace.
+        """Add T transitions to each of some copies (L,), which go at their own pace; each is named once.
 
-        Args:
-            copies: Which copies, each at most once; row l of everything else is that of copies[l].
-            actions: (T, L, N, A) as played.
-            steps: What came of them: each array of a step with a leading axis T.
+        The actions (T, L, N, A) are as played; in what came of them each array of a step has a leading axis T.
         """
         chosen = self._chosen(copies)
         self._check_ready(chosen)

@@ -52,11 +52,9 @@ class Uniform:
 
     @property
     def needs(self) -> int:
-        """One transition."""
         return 1
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
-        """Copies (M, B) and transition numbers (M, B)."""
         words = rng.bit_generator.random_raw(minibatches * batch).reshape(minibatches, batch)
         return split(words, history.oldest, history.added - history.oldest)
 
@@ -120,7 +118,6 @@ class Neighbor:
         return 1 if self.include_center else 2
 
     def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
-        """Copies (M, B) and transition numbers (M, B)."""
         oldest, live = history.oldest, history.added - history.oldest
         ends, most, each = numbering(live)
         widest = min(2 * self.neighbors, most - 1) + self.include_center

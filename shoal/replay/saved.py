@@ -115,14 +115,10 @@ class SavedRing:
         starts in it, a dead row to the one that ended there. Only a row that died in a restart after the segment
         before was saved is not in that one's rows, hence `before`.
 
-        Args:
-            first: One number for all copies, or one per copy.
-            last: Likewise; where it equals `first`, the segment holds nothing of that copy.
-
-        Returns:
-            `rows` of all copies one after the other, `counts` (E,) of them, and `start`: the row numbers, (E, T), or
-            flat where the copies' lengths differ. Of a ring with restarts also `before`: where a dead row precedes
-            `first`, the observation in it.
+        `first` and `last` are one number for all copies or one per copy; where they are equal, the segment holds
+        nothing of that copy. It has the `rows` of all copies one after the other, `counts` (E,) of them, and `start`:
+        the row numbers, (E, T), or flat where the copies' lengths differ. Of a ring with restarts also `before`: where
+        a dead row precedes `first`, the observation in it.
         """
         self._check_whole()
         low, high = self._per_copy(first), self._per_copy(last)
@@ -173,7 +169,10 @@ class SavedRing:
             end = started[0] + counts[e]
             steps = np.diff(started, append=end)
             skipped, missing = loaded.transitions[e] - low[e], started[loaded.transitions[e] - low[e]] - loaded.rows[e]
-            follows = missing == 0 or (missing == 1 and skipped == 0 and self._ends_open(e, loaded))
+            newest = loaded.transitions[e] - 1
+            row = self.store.start[e, newest % self.capacity_per_copy]
+            ends_open = newest >= self.oldest[e] and row == loaded.rows[e] - 1  # no dead row follows what is loaded yet
+            follows = missing == 0 or (missing == 1 and skipped == 0 and ends_open)
             beyond = self._head[e] - end if high[e] == self.added[e] else 0
             ends = beyond == 0 or (beyond == 1 and steps[-1] == 1 and loaded.after)
             if not (follows and ends and np.all((steps == 1) | (steps == 2))):
@@ -225,12 +224,6 @@ class SavedRing:
         """Put an observation, as it is stored, into a row that starts no transition."""
         self._words[copy, row % self.store.rows] = 0
         self._words[copy, row % self.store.rows, : observation.size] = observation
-
-    def _ends_open(self, copy: np.integer, loaded: Loading) -> bool:
-        """Whether something is loaded whose newest transition is not followed by a dead row yet."""
-        newest = loaded.transitions[copy] - 1
-        row = self.store.start[copy, newest % self.capacity_per_copy]
-        return bool(newest >= self.oldest[copy] and row == loaded.rows[copy] - 1)
 
     def _leave_out(self, copy: np.integer, loaded: Loading) -> None:
         """Remove the newest transition that is loaded; the rows and numbers of those before it move up."""

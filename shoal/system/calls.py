@@ -29,8 +29,7 @@ def call_in_child(
         function: A function of a module, by its own name.
         arguments: JSON values.
         advance: If given, the function is called with a last argument: whatever that is called with, this is.
-        threads: Threads of each library; None: as many as it likes.
-        environment: Environment variables besides this process's own.
+        threads, environment: As of `Child`.
         timeout: Seconds after which it counts as failed: `TimeoutError`.
     """
     child = Child("shoal.system.calls", {}, REMEDY, threads=threads, environment=environment)

@@ -68,10 +68,9 @@ class Child:
         log: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `python -m module`.
+        """Start `python -m module`, whose last word is what the child is called in messages.
 
         Args:
-            module: Its last word is what the child is called in messages.
             spec: What the child is to do.
             remedy: What to do where the system has no room for another process.
             descriptors: Open files and memory that the child inherits.
@@ -82,6 +81,7 @@ class Child:
         self.role = module.rpartition(".")[2]
         variables = {**os.environ, **thread_limits(threads), "PYTHONPATH": os.pathsep.join(sys.path)}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # until `serve` has decided who answers them
+        connection = None
         try:
             connection, theirs = Pipe()
             self.channel = Channel(connection)
@@ -95,6 +95,8 @@ class Child:
                     env=variables | dict(environment or {}),
                 )
         except OSError as error:  # too many processes or open files, or no memory for one more
+            if connection is not None:
+                connection.close()
             raise UserError(
                 f"A process for another {self.role} cannot be started ({error.strerror}); {remedy}."
             ) from None
@@ -168,7 +170,12 @@ def serve(run: Callable[[Message, Channel], int | None], answer_signals: Callabl
         answer_signals: Prepares this process for `STOPS` and for the end of its parent. By default the parent answers
             them, which saves its state first, and the child is killed when the parent ends.
     """
-    (answer_signals or leave_signals_to_parent)()
+    if answer_signals is not None:
+        answer_signals()
+    else:
+        for number in STOPS:  # not SIG_IGN: processes that an environment starts would inherit it and never be stopped
+            signal.signal(number, lambda number, frame: None)
+        end_with_parent(signal.SIGKILL)
     descriptor = int(sys.argv[1])
     os.set_inheritable(descriptor, False)
     parent = Channel(Connection(descriptor))
@@ -193,13 +200,6 @@ def serve(run: Callable[[Message, Channel], int | None], answer_signals: Callabl
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)  # threads of libraries are not waited for
-
-
-def leave_signals_to_parent() -> None:
-    """Ignore `STOPS`, and be killed when the parent ends."""
-    for number in STOPS:  # not SIG_IGN: processes that an environment starts would inherit it and could not be stopped
-        signal.signal(number, lambda number, frame: None)
-    end_with_parent(signal.SIGKILL)
 
 
 def end_with_parent(number: int) -> None:

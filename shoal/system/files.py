@@ -67,14 +67,10 @@ def replace_file(path: Path, content: bytes, temporary: Path) -> None:
             temporary.unlink(missing_ok=True)  # gone already, unless something went wrong
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def finite(value: Any) -> Any:
     """The same with None where a number is not finite, however deep: JSON has no other word for it."""
-    return {key: _finite(value) for key, value in values.items()}
-
-
-def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return finite(value)
+        return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(element) for element in value]
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

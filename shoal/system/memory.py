@@ -5,6 +5,7 @@ do not fail in a way that a program could handle: OpenBLAS retries forever, in n
 abort the process. So a command compares the limits with its known needs before it imports any of them.
 """
 
+import contextlib
 import os
 import re
 import resource
@@ -150,10 +151,8 @@ def _groups_left(root: Path) -> Iterator[int | None]:
 def _physical() -> int | None:
     """Elsewhere: free pages where the system counts them, else all the memory there is."""
     for name in ("SC_AVPHYS_PAGES", "SC_PHYS_PAGES"):
-        try:
+        with contextlib.suppress(AttributeError, ValueError, OSError):
             return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
-        except (AttributeError, ValueError, OSError):
-            continue
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Set
 from functools import cache
 from pathlib import Path
 
-from shoal.errors import UserError, check_range
+from shoal.errors import UserError, check_range, counted
 from shoal.system.control_groups import group_folders, read_text
 
 
@@ -50,7 +50,7 @@ def check_threads(threads: int) -> None:
     """Refuse more threads than there are processors to run them: they would only wait for each other."""
     check_range("threads", threads, 1)
     if threads > (most := usable_processors()):
-        processors = "1 processor" if most == 1 else f"{most} processors"
+        processors = counted(most, "processor")
         raise UserError(f"`threads` is {threads}, but this process may use {processors}; choose at most {most}.")
 
 
@@ -63,4 +63,5 @@ def _quotas(root: Path) -> Iterator[int]:
             words = [read_text(folder / f"cpu.cfs_{part}_us").strip() for part in ("quota", "period")]
         if len(words) == 2 and all(map(str.isdecimal, words)):  # no quota is `max`, -1 or no file
             quota, period = map(int, words)
-            yield -(-quota // period)
+            if quota and period:
+                yield -(-quota // period)

@@ -28,10 +28,7 @@ class SharedMemory:
     def __init__(
         self, size: int, descriptor: int | None = None, remedy: str = "use fewer `actors` or `copies`"
     ) -> None:
-        """A new block, or the one that a parent process passed on as `descriptor`.
-
-        `remedy` says what would need less memory.
-        """
+        """A new block, or the one that a parent passed on as `descriptor`; `remedy`: what would need less memory."""
         self.size = size
         populated = getattr(mmap, "MAP_POPULATE", 0)  # Linux: no page is missing in the middle of the run
         try:

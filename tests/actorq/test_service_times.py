@@ -21,8 +21,8 @@ def test_service_times_of_a_running_system():
 def test_contention_is_the_mutual_slowdown():
     """An actor with steps of 1 ms and a learner with updates of 10 ms, of which both take half as long again."""
     part = {
-        "actors": 1, "seconds": 3.0, "samples": 0, "updates": 0, "lags": [], "steps": 0, "pull": 0.0,
-        "load": 0.0, "wait": 0.0, "pulls": 0, "pulled_bytes": 0, "quantized": 0, "quantize": 0.0,
+        "actors": 1, "engine": "onnx", "seconds": 3.0, "samples": 0, "updates": 0, "lags": [], "steps": 0, "act": 0.0,
+        "pull": 0.0, "load": 0.0, "wait": 0.0, "pulls": 0, "pulled_bytes": 0, "quantized": 0, "quantize": 0.0,
         "update_cpu": 0.0, "insert_cpu": 0.0, "learner_wait": 0.0, "actors_delay": 0.0, "actors_cpu": 3.0,
         "quantizer_cpu": 0.0, "learner_cpu": 3.0, "machine_cpu": 7.5, "bottleneck": "actors",
         "transition_bytes": 59.0,

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.bench import replay
+from shoal.envs import make_env
 
 
 def test_a_row_for_each_team_storage_and_sampler():
@@ -30,7 +31,7 @@ def test_bytes_of_a_transition_at_three_agents():
 
 
 def test_bytes_delivered_by_a_sampler():
-    ring = replay._filled_ring(replay._spec(2), "float16", 2**18)
+    ring = replay._filled_ring(make_env("cooperative-navigation", 2).spec, "float16", 2**18)
     batch = ring.sample(replay.make_sampler("uniform"), 4, np.random.default_rng(0))
     assert replay._delivered(batch) == 4 * (4 * (2 * 24 + 2 * 5 + 2) + 2 * 2)
 

@@ -16,7 +16,7 @@ from tests.cli.helpers import one_sentence
         ("train --tau x", "--tau 'x' is not a number"),
         ("train --agents 2.5", "--agents '2.5' is not a whole number or None"),
         ("train --target-entropy x", "--target-entropy 'x' is not a number or None"),
-        ("train --hidden 8,x", "--hidden '8', 'x' is not a list of whole numbers such as 64 64"),
+        ("train --hidden 8,x", "--hidden '8', 'x' is not a list of whole numbers such as 64,32 or 64 32"),
         ("train --rules chess", "--rules 'chess' is not one of 'mpe2', 'openai'"),
         ("train --tau", "--tau needs a value"),
         ("train --jsno", "Unrecognized options: --jsno; perhaps you meant --json"),

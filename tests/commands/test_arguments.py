@@ -83,7 +83,7 @@ def test_further_arguments_end_a_list_of_numbers():
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("RUN --hidden 64,x", "--hidden '64', 'x' is not a list of whole numbers such as 64 64"),
+        ("RUN --hidden 64,x", "--hidden '64', 'x' is not a list of whole numbers such as 64,32 or 64 32"),
         ("RUN --bitts 8 4", "Unrecognized options: --bitts; perhaps you meant --bits"),
         ("--bits 8", "STR is missing"),
         ("RUN --bits", "--bits needs a value"),

@@ -243,9 +243,9 @@ def test_parts_quantized_by_a_row():
     wanted = WidthSweep((FOUR,), edges=edge, dynamic=True, agents=(0,))
     inputs = Quantizer(4, symmetric=False, per_channel=False)
     rest = edge.quantizer, edge.quantizer, True, (0,)
-    assert wanted.plan(FOUR.quantizer, "both") == ModelQuantizer(FOUR.quantizer, inputs, *rest)
-    assert wanted.plan(FOUR.quantizer, "weights") == ModelQuantizer(FOUR.quantizer, None, *rest)
-    assert wanted.plan(FOUR.quantizer, "activations") == ModelQuantizer(None, inputs, *rest)
+    assert wanted.quantizer_for(FOUR.quantizer, "both") == ModelQuantizer(FOUR.quantizer, inputs, *rest)
+    assert wanted.quantizer_for(FOUR.quantizer, "weights") == ModelQuantizer(FOUR.quantizer, None, *rest)
+    assert wanted.quantizer_for(FOUR.quantizer, "activations") == ModelQuantizer(None, inputs, *rest)
 
 
 @pytest.mark.parametrize(("full", "played", "error"), [(2.0, 1.0, 0.5), (-2.0, -3.0, 0.5), (0.0, 1.0, None)])

@@ -5,21 +5,21 @@ import dataclasses
 import pytest
 
 from shoal.actorq.broadcast import BROADCAST_BITS
-from shoal.bench.actorq import TASKS, Passed
+from shoal.bench.actorq import TASKS
 from shoal.errors import UserError
 from shoal.report.panels import draw_figures
 from shoal.system.files import finite
 from shoal_papers import Options, run_study, study_length, study_of
 from shoal_papers import cells as cells_module
 from shoal_papers.quarl import throughput
-from shoal_papers.quarl.throughput import STAGES, ActorqCommunication, cell_of, measure_actor
+from shoal_papers.quarl.throughput import STAGES, ActorqCommunication, Passed, cell_of, measure_actor
 from tests.papers.at_once import AtOnce
 
 LOADS = {32: 0.05, 16: 0.09, 8: 0.06}
 """Seconds of a load by bits of the actors, as in the paper: dearest in 16 bits."""
 
 
-def passed(config, seconds, learner, whole_pulls):
+def passed(config, seconds):
     """What a system would have done: 1000 steps, pulls that take 2 ms per byte of a weight."""
     bits = int(config.actor_precision.lstrip("floatin"))
     pulls, wide = 1000 // config.pull_every, config.broadcast_bits / 8
@@ -28,7 +28,7 @@ def passed(config, seconds, learner, whole_pulls):
     spent["load"] = LOADS[bits] * pulls + spent["deserialize"]
     whole = sum(spent.values()) - spent["deserialize"] + 0.1
     counts = {"steps": 1000, "pulls": pulls, "bytes": int(1e6 * wide * pulls)}
-    return Passed(whole, 0, counts, spent, None, config.actor_engine, "actors", 0)
+    return Passed(whole, counts | spent, None, config.actor_engine, 0)
 
 
 @pytest.fixture(autouse=True)

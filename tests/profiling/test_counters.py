@@ -36,7 +36,7 @@ def test_every_perf_error_is_explained(monkeypatch, linux, code, says):
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(counters, "perf_event_open", refuse)
-    monkeypatch.setattr(counters, "_paranoid", lambda: "3")
+    monkeypatch.setattr(counters, "read_text", lambda path: "3\n")
     refused = Counters()
     assert set(refused.reasons) == set(counters.EVENTS)
     assert all(says in sentence for sentence in refused.reasons.values())

@@ -106,10 +106,11 @@ def test_energy_of_a_round_with_counters(monkeypatch):
         timing.rounds.append(dict.fromkeys(PHASES, 1.0))
         timing.scaled.append(False)
 
+    monkeypatch.setattr(rounds, "EnergyMeter", Meter)
     monkeypatch.setattr(rounds, "one_round", one_round)
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: now)
     cells = [Cell("predator-prey", 3, "maddpg", "uniform", name) for name in ("slow", "fast")]
-    timings = rounds.measure(cells, {"slow": 9.0, "fast": 2.0}, 10, 4.0, lambda used: None, None, Meter())
+    timings = rounds.measure(cells, {"slow": 9.0, "fast": 2.0}, 10, 4.0, lambda used: None)
     rows = [time_record(timing) for timing in timings]
     assert [row["round_joules"] for row in rows] == [9.0, 2.0]
     assert [record["energy, J"] for record in time_table(rows).records()] == [9.0, 2.0]

@@ -61,11 +61,8 @@ class Geometry:
 
     def _levels(self) -> dict[str, tuple[Level, int]]:
         """Every level by its name in a description, and what its capacity is counted in."""
-        caches = {"L1": self.l1, "L2": self.l2, "L3": self.l3}
-        buffers = {"dtlb": self.dtlb, "stlb": self.stlb}
-        return {name: (level, self.line) for name, level in caches.items()} | {
-            name: (level, 1) for name, level in buffers.items()
-        }
+        caches = {"L1": (self.l1, self.line), "L2": (self.l2, self.line), "L3": (self.l3, self.line)}
+        return {**caches, "dtlb": (self.dtlb, 1), "stlb": (self.stlb, 1)}
 
     def shapes(self) -> dict[str, tuple[int, int]]:
         """Sets and ways of each level."""
@@ -83,14 +80,11 @@ class Geometry:
 
     def describe(self) -> str:
         """The machine in a few lines for people, with what was assumed."""
-        return "\n".join(
-            [
-                f"CPU {self.cpu}; modelled as {self}",
-                *self.assumed.values(),
-                f"Every page is modelled as {_short(self.page)}; where the kernel gives transparent huge pages "
-                "(numpy asks for them for arrays of 4 MB and more), say page=2M to see what they save.",
-            ]
+        pages = (
+            f"Every page is modelled as {_short(self.page)}; where the kernel gives transparent huge pages (numpy asks "
+            "for them for arrays of 4 MB and more), say page=2M to see what they save."
         )
+        return "\n".join([f"CPU {self.cpu}; modelled as {self}", *self.assumed.values(), pages])
 
 
 AMD_TLB = (Level(64, 64), Level(2048, 16), "AMD documents since Zen 2")  # the second is skewed: 16 plain ways here

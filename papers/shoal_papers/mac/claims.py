@@ -149,15 +149,12 @@ class MacStudy(CellStudy):
         raise NotImplementedError
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
-        """One per kind and seed."""
         return runs.cells(self.kinds(quick), quick)
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
-        """Train every kind."""
         return {"rows": runs.trained(done, self.kinds(quick), quick)}
 
     def view(self, data: Data) -> Any:
-        """The trainings."""
         return Trainings(data["rows"])
 
     def kind_tables(self, view: Any) -> list[Table]:
@@ -169,7 +166,6 @@ class MacStudy(CellStudy):
         return [*self.kind_tables(view), claim_table(self.claims(view))]
 
     def findings(self, view: Any) -> Iterable[str]:
-        """How claims are judged, and each of them."""
         return [JUDGED, *(claim.sentence() for claim in self.claims(view))]
 
 
@@ -247,13 +243,11 @@ def scales(outcomes: Sequence[Outcome]) -> str | None:
 def accuracy_series(label: str, trainings: Trainings, kinds: Iterable[Kind]) -> Series:
     """Bars of mean accuracies with their intervals, in per cent."""
     by_kind = [trainings.accuracies(kind) for kind in kinds]
-    means, halves = ([percent(of(values)) for values in by_kind] for of in (mean_or_none, half_width))
+    means, halves = (
+        [None if (share := of(values)) is None else 100 * share for values in by_kind]
+        for of in (mean_or_none, half_width)
+    )
     return Series(label, means, "bars", halves=halves)
-
-
-def percent(share: float | None) -> float | None:
-    """In per cent; None stays None."""
-    return None if share is None else 100 * share
 
 
 def accuracy_panel(

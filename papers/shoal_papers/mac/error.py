@@ -33,16 +33,9 @@ EXPONENTS, MANTISSAS = range(4, 8), range(2, 10)
 STEPS = 22  # steps of the float32 training before the ranges are taken
 ANALYSIS_SECONDS = 3.0
 
-
 Range = dict[str, Any]  # what a float32 training says of one product of one layer: see `range_of`
 
 # ---- the analysis ---------------------------------------------------------------------------------------------------
-
-
-def ranges_cell(quick: bool) -> StudyCell:
-    """A float32 training of a few steps."""
-    train = TASKS["resnet8"].settings(quick) | {"scheme": "float32", "loss_scale": "none", "seed": 0}
-    return StudyCell("ranges resnet8 float32", {"train": train, "steps": STEPS, "scale": SCALE}, ANALYSIS_SECONDS)
 
 
 def ranges(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -201,13 +194,14 @@ class MacError(MacStudy, name="mac-error"):
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
         """The analysis, then the trainings that follow from it."""
-        cell = ranges_cell(quick)
+        train = TASKS["resnet8"].settings(quick) | {"scheme": "float32", "loss_scale": "none", "seed": 0}
+        settings = {"train": train, "steps": STEPS, "scale": SCALE}
+        cell = StudyCell("ranges resnet8 float32", settings, ANALYSIS_SECONDS)
         analysed = done.run([cell], ranges, workers=1, short=bool(options.budget), optional=True)
         products = analysed[cell.name]["ranges"] if analysed else []
         return {"rows": runs.trained(done, kinds(quick, products), quick), "ranges": products}
 
     def view(self, data: Data) -> Analysed:
-        """Trainings and ranges."""
         return Analysed(Trainings(data["rows"]), data["ranges"])
 
     def kind_tables(self, view: Analysed) -> list[Table]:
@@ -219,16 +213,10 @@ class MacError(MacStudy, name="mac-error"):
     def panels(self, view: Analysed) -> list[Panel]:
         if not view.ranges:
             return []
-        bars = {
-            "one unit for all": map(behind, BUDGETS),
-            "by layer": [designed(view.ranges, budget) for budget in BUDGETS],
-        }
-        title, x, ticks = (
-            "The same LUTs per MAC",
-            "budget: the LUTs of this unit",
-            [f"{MULTIPLIER}+{b}" for b in BUDGETS],
-        )
-        return [accuracy_panel(title, view.trainings, ticks, bars, x, baseline())]
+        layered = [designed(view.ranges, budget) for budget in BUDGETS]
+        bars = {"one unit for all": map(behind, BUDGETS), "by layer": layered}
+        ticks, x = [f"{MULTIPLIER}+{budget}" for budget in BUDGETS], "budget: the LUTs of this unit"
+        return [accuracy_panel("The same LUTs per MAC", view.trainings, ticks, bars, x, baseline())]
 
     def claims(self, view: Analysed) -> list[Claim]:
         parts = [
@@ -265,10 +253,7 @@ def budget_table(products: Sequence[Range]) -> Table:
     """LUTs and the largest predicted error, of one unit for all and by layer."""
     rows: list[dict[Column, Value]] = []
     for budget in BUDGETS:
-        for label, names in (
-            ("one unit for all", [budget] * len(products)),
-            ("by layer", by_layer(products, budget)),
-        ):
+        for label, names in (("one unit for all", [budget] * len(products)), ("by layer", by_layer(products, budget))):
             bits = [int(name.partition("M")[2]) for name in names]
             worst = max(predicted_error(product, m) for product, m in zip(products, bits, strict=True))
             short = sum(int(name[1]) < exponent_bits(product) for product, name in zip(products, names, strict=True))

@@ -56,7 +56,6 @@ class Frameworks(Study, name="frameworks"):
     title = "Frameworks for low-precision training"
 
     def length(self, quick: bool, options: Options) -> float:
-        """Nothing is run."""
         return 1.0
 
     def run(self, quick: bool, advance: Advance, options: Options) -> Result:

@@ -3,6 +3,8 @@
 They have no claims here, so the studies ask questions.
 """
 
+from itertools import product
+
 from shoal.results import Panel, Table
 from shoal_papers.mac.claims import Claim, MacStudy, Trainings, accuracy_panel, kind_table
 from shoal_papers.mac.runs import DYNAMIC, NONE, Kind, baseline, behind
@@ -68,18 +70,15 @@ class MacUpdates(MacStudy, name="mac-updates"):
                    for format in MASTERS]  # fmt: skip
         better = [
             view.keeps(f"{format} {way} against float32", master(format, way), base)
-            for format in MASTERS
-            for way in better_ways
+            for format, way in product(MASTERS, better_ways)
         ]
         states = [
             view.keeps(f"{format} {way} against float32", state(format, way), base)
-            for format in STATES
-            for way in STATE_WAYS
+            for format, way in product(STATES, STATE_WAYS)
         ]
         unit = [
             view.keeps(f"{format} {way} against a float32 master", master(format, way, UNIT), Kind(UNIT))
-            for format in MASTERS_BEHIND_UNIT
-            for way in better_ways
+            for format, way in product(MASTERS_BEHIND_UNIT, better_ways)
         ]
         unit.append(view.keeps("master and momentum bf16 stochastic", BOTH_NARROW, Kind(UNIT)))
         return [
@@ -198,8 +197,7 @@ class MacLayers(MacStudy, name="mac-layers"):
                 [view.keeps(f"{format} against float32", layer(role, format, task), baseline(task))
                  for format in LAYER_FORMATS],
             )
-            for task in LAYER_TASKS
-            for role in ROLES
+            for task, role in product(LAYER_TASKS, ROLES)
         ]  # fmt: skip
         unit = [view.keeps(f"both {format}", both_roles(format), Kind(UNIT)) for format in LAYERS_BEHIND_UNIT]
         return [*claims, Claim("", f"Question: behind {UNIT}, against the unit alone?", unit)]

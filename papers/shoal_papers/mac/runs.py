@@ -172,17 +172,13 @@ def cells(kinds: Iterable[Kind], quick: bool) -> list[StudyCell]:
 def trained(done: Cells, kinds: Sequence[Kind], quick: bool) -> list[dict[str, Any]]:
     """Train every kind with every seed, as many at a time as there are CPUs."""
     results = done.run(cells(kinds, quick), train_one)
-    about = {
-        kind.cell(seed, quick).name: {
-            "scheme": kind.scheme,
-            "loss_scale": kind.loss_scale,
-            "plan": kind.task,
-            "label": kind.label,
-        }
-        for seed in range(SEEDS)
-        for kind in kinds
-    }
-    return [{**about[name], "outcome": outcome} for name, outcome in results.items()]
+    by_cell = {kind.cell(seed, quick).name: kind for seed in range(SEEDS) for kind in kinds}
+    rows = []
+    for name, outcome in results.items():
+        kind = by_cell[name]
+        about = {"scheme": kind.scheme, "loss_scale": kind.loss_scale, "plan": kind.task, "label": kind.label}
+        rows.append({**about, "outcome": outcome})
+    return rows
 
 
 def share(outcomes: Sequence[Outcome], event: str, roles: Sequence[str]) -> float | None:

@@ -47,7 +47,6 @@ SECONDS = {FULL: 30.0, "bf16": 100.0, SLOWEST: 170.0, PARTS[0]: 120.0, PARTS[1]:
 UNIT_SECONDS = 145.0
 CLOSE = 0.1  # a return counts as kept if the interval of its loss ends within this share of float32's gain over random
 
-
 TeamRun = Mapping[str, Any]  # what is kept of a run: see `train_team`
 Groups = Mapping[str, Sequence[TeamRun]]  # runs by kind, each in the order of seeds
 
@@ -125,7 +124,6 @@ class MacTeams(CellStudy, name="mac-teams"):
         return {"kind": cell.settings["kind"], "run": result}
 
     def view(self, data: Data) -> Groups:
-        """Runs by kind."""
         groups: dict[str, list[TeamRun]] = {}
         for row in sorted(data["rows"], key=lambda row: row["run"]["seed"]):
             groups.setdefault(row["kind"], []).append(row["run"])
@@ -272,9 +270,8 @@ def curve_panel(title: str, groups: Groups, names: Sequence[str]) -> Panel:
     series = []
     for name in names:
         runs = [run for run in groups.get(name, []) if run["returns"]]
-        if not runs:
-            continue
-        shortest = min(len(run["returns"]) for run in runs)
-        values = np.array([run["returns"][:shortest] for run in runs])  # (seeds, points)
-        series.append(spread(name, runs[0]["episodes"][:shortest], values))
+        if runs:
+            shortest = min(len(run["returns"]) for run in runs)
+            values = np.array([run["returns"][:shortest] for run in runs])  # (seeds, points)
+            series.append(spread(name, runs[0]["episodes"][:shortest], values))
     return Panel(title, "return per agent", series, "episode")

@@ -4,6 +4,8 @@ The slides' text does not name every part of the units in its figures; each stud
 E5M2 in CFG-5 are exact in E6M5.
 """
 
+from itertools import product
+
 from shoal.results import Column, Panel, Table, Value
 from shoal_papers.mac.claims import (
     Claim,
@@ -307,8 +309,6 @@ def product_table(trainings: Trainings) -> Table:
             Column("product"): role,
             **{Column(event): in_words(share(trainings.of(Kind(unit, task=task)), event, [role])) for event in EVENTS},
         }
-        for task in (WIDE, "resnet8")
-        for unit in ("E5M2:5+Q8.13", "E5M2:5+Q11.13")
-        for role in PRODUCTS
+        for task, unit, role in product((WIDE, "resnet8"), ("E5M2:5+Q8.13", "E5M2:5+Q11.13"), PRODUCTS)
     ]
     return Table.of("Events per multiply-accumulate, by product", rows)

@@ -5,6 +5,7 @@ import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,6 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
     work = staticmethod(train_curve)
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
-        """Case by case."""
         return [
             _cell(case, variant, seed)
             for case in cases(quick)
@@ -92,7 +92,6 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
         return {"rows": [row for case in cases(quick) for row in compare(case, curves)], "curves": curves}
 
     def view(self, data: Data) -> Data:
-        """Comparisons and curves."""
         return data
 
     def tables(self, view: Data) -> list[Table]:
@@ -100,24 +99,18 @@ class NeighborReward(CellStudy, name="neighbor-reward"):
         return [Table.of(title, list(map(table_row, view["rows"])))] if view["rows"] else []
 
     def findings(self, view: Data) -> Iterable[str]:
-        return [
-            "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents.",
-            *map(sentence, view["rows"]),
-        ]
+        claim = "Papers: no significant loss of mean episode reward at 3, 6 and 12 agents."
+        return [claim, *map(sentence, view["rows"])]
 
     def panels(self, view: Data) -> list[Panel]:
         groups: dict[tuple[str, int], dict[str, list[Any]]] = {}
         for run in view["curves"]:
             variants = groups.setdefault((run["world"], run["agents"]), {})
             variants.setdefault(run["variant"], []).append(run["curve"])
+        series = {where: [*starmap(smoothed, variants.items())] for where, variants in groups.items()}
         return [
-            Panel(
-                f"{world}, {counted(agents, 'agent')}",
-                "return per agent",
-                [smoothed(variant, curves) for variant, curves in variants.items()],
-                "episode",
-            )
-            for (world, agents), variants in groups.items()
+            Panel(f"{world}, {counted(agents, 'agent')}", "return per agent", curves, "episode")
+            for (world, agents), curves in series.items()
         ]
 
 

@@ -52,18 +52,15 @@ class ProfileStudy(Study):
         return Sweep(PAPER_AGENTS, ("maddpg", "masac"), envs, seconds=6.0, **common)
 
     def length(self, quick: bool, options: Options) -> float:
-        """Measured seconds."""
         return self.sweep(quick).total_seconds
 
     def run(self, quick: bool, advance: Advance, options: Options) -> Result:
-        """Time all cells, and show them."""
         measured = profile(self.sweep(quick), advance)
         if not measured.rows:
             raise UserError(f"Nothing could be measured: {' '.join(measured.failed)}")
         return self.show(measured)
 
     def result(self, data: Data) -> Result:
-        """Show an earlier profile."""
         return self.show(Profile(**data))
 
     def show(self, measured: Profile) -> Result:

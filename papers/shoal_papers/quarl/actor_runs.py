@@ -39,8 +39,6 @@ SCORE = (
 )
 QUIET = {"tensorboard": False, "checkpoint_every": 0, "evaluate_episodes": 0, "threads": 1, "episodes": 10**9}
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # positions (P,), and the returns of all seeds there (S, P)
-
-
 Run = Mapping[str, Any]  # what is kept of a run: see `train_run`
 
 
@@ -209,7 +207,6 @@ class Groups(dict[tuple[Any, ...], Runs]):
     """Runs of all seeds by what they have in common; what was not run has none."""
 
     def __missing__(self, key: tuple[Any, ...]) -> Runs:
-        """No runs."""
         return Runs()
 
 
@@ -222,11 +219,9 @@ class RunStudy(CellStudy):
     """Settings that runs of several seeds have in common."""
 
     def record(self, cell: StudyCell, result: dict[str, Any]) -> dict[str, Any]:
-        """A run, and what it has in common with others."""
         return {name: cell.settings[name] for name in self.about} | {"run": result}
 
     def view(self, data: Data) -> Any:
-        """Runs by what they have in common."""
         groups = Groups()
         for row in data["rows"]:
             groups.setdefault(tuple(row[name] for name in self.about), Runs()).append(row["run"])
@@ -342,18 +337,14 @@ TRAINED = {
         paces(Pace(16, 24_000, 18), Pace(2, 80_000, 20)),
         "episodes of 200 steps, as the paper's score implies",
     ),
-    "Acrobot (Gym)": Trained(
-        {**DQN, "env": "gym:Acrobot-v1"},
-        paces(Pace(16, 30_000, 22), Pace(4, 100_000, 28)),
-    ),
+    "Acrobot (Gym)": Trained({**DQN, "env": "gym:Acrobot-v1"}, paces(Pace(16, 30_000, 22), Pace(4, 100_000, 28))),
     "MountainCar (Gym)": Trained(
         {**DQN, **LONG_EPISODES, "env": "gym:MountainCar-v0", "epsilon_decay": 5_000},
         paces(Pace(16, 25_000, 20), Pace(4, 110_000, 27)),
         "episodes of up to 1000 steps, pulls every 50: within 200 it was not learnt with any setting that was tried",
     ),
     "Cartpole Balance": Trained(
-        {**D4PG, "env": "dm:cartpole/balance"},
-        paces(Pace(16, 32_000, 38), Pace(4, 75_000, 47)),
+        {**D4PG, "env": "dm:cartpole/balance"}, paces(Pace(16, 32_000, 38), Pace(4, 75_000, 47))
     ),
     "Reacher Hard": Trained(
         {**D4PG, "env": "dm:reacher/easy", "episode_length": 250, "exploration_noise": 0.3},

@@ -7,6 +7,7 @@ systems follow in `actorq_paper`.
 
 import statistics
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,6 @@ RUN = {"pull_every": 200, "warmup": 512, "threads": 1, "episodes": 10**7, "capac
 DISTURBED = 0.1  # share of the processors that other programs may use before a real run says little
 SIMULATIONS = 20.0  # approximate seconds of all simulations
 
-
 Check = Mapping[str, Any]  # a prediction and what was measured: see `check`
 
 
@@ -53,18 +53,15 @@ class ActorqModel(CellStudy, name="actorq-model"):
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """The real runs, then the policies of the paper's tasks."""
         seconds = 2.5 if quick else actorq_paper.SECONDS
+        tasks, numbers = (("walker",), (1, 2)) if quick else (TASKS, (1, 2, 4))
         runs = [
             _run_cell(task, precision, ratio, actors, seconds)
-            for task in (("walker",) if quick else TASKS)
-            for precision in PRECISIONS
-            for ratio in RATIOS
-            for actors in ((1, 2) if quick else (1, 2, 4))
+            for task, precision, ratio, actors in product(tasks, PRECISIONS, RATIOS, numbers)
             if not quick or (ratio, actors) != (RATIOS[1], 2)  # as with one actor: the learner limits
         ]
         return runs + actorq_paper.cells(quick, seconds)
 
     def length(self, quick: bool, options: Options) -> float:
-        """With the simulations."""
         return super().length(quick, options) + SIMULATIONS
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
@@ -77,7 +74,6 @@ class ActorqModel(CellStudy, name="actorq-model"):
         return data
 
     def view(self, data: Data) -> Data:
-        """Checks and simulations."""
         return data
 
     def tables(self, view: Data) -> list[Table]:

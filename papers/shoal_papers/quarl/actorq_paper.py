@@ -75,12 +75,8 @@ def cells(quick: bool, seconds: float = SECONDS, tasks: Iterable[str] = ()) -> l
     cells = []
     for name in tuple(tasks) or ((LARGEST,) if quick else PAPER):
         task = PAPER[name]
-        learner = {
-            "env": task.env,
-            "algorithm": task.algorithm,
-            **LAYERS,
-            **(CRITIC if task.algorithm == "d4pg" else {}),
-        }
+        critic = CRITIC if task.algorithm == "d4pg" else {}
+        learner = {"env": task.env, "algorithm": task.algorithm, **LAYERS, **critic}
         for engine, precision in KINDS:
             if not quick or engine != "onnx":
                 config = {**learner, "actor_engine": engine, "actor_precision": precision, "copies": 1, "actors": 1}
@@ -110,8 +106,11 @@ Simulated = Mapping[str, Any]
 def simulated(results: Mapping[str, Mapping[str, Any]]) -> Simulated:
     """What follows from the service times in these cells."""
     paper = [row for name in PAPER if (row := paper_row(name, results)) is not None]
-    times = paper_times(LARGEST, results)
-    return {"paper": paper, "actors": many_actors(times) if times else [], "fleet": fleet_rows(times) if times else []}
+    if (times := paper_times(LARGEST, results)) is None:
+        return {"paper": paper, "actors": [], "fleet": []}
+    both = {"float32": times["torch float32"], "int8": times["auto int8"]}  # the paper's actors and ours
+    more = sweep(both, paper_settings(LARGEST, both["float32"]), MANY)
+    return {"paper": paper, "actors": more, "fleet": fleet_rows(both)}
 
 
 def paper_times(task: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, ServiceTimes] | None:
@@ -147,25 +146,13 @@ def paper_row(task: str, results: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     }
 
 
-def by_precision(times: Mapping[str, ServiceTimes]) -> dict[str, ServiceTimes]:
-    """The paper's float32 actors and our int8 ones."""
-    return {"float32": times["torch float32"], "int8": times["auto int8"]}
-
-
-def many_actors(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
-    """More actors than the paper's, at 32 and at 8 bits."""
-    both = by_precision(times)
-    return [dict(row) for row in sweep(both, paper_settings(LARGEST, both["float32"]), MANY)]
-
-
 def fleet_rows(times: Mapping[str, ServiceTimes]) -> list[dict[str, Any]]:
     """A thousand actors across regions: what they ask of the learner's link, and what they do with a given one."""
     rows = []
-    for bits, own in zip((32, 8), by_precision(times).values(), strict=True):
+    fleet: dict[str, Any] = {"actors": FLEET, "samples_per_insert": RATIO, "latency_ms": FLEET_LATENCY_MS}
+    for bits, own in zip((32, 8), times.values(), strict=True):
         for every in (100, 1000):
-            settings = Settings(
-                own, actors=FLEET, samples_per_insert=RATIO, pull_every=every, latency_ms=FLEET_LATENCY_MS
-            )
+            settings = Settings(own, **fleet, pull_every=every)
             free, tied = simulate(settings), simulate(replace(settings, network_mbit=FLEET_LINK))
             rows.append(
                 {

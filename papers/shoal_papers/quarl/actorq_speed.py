@@ -8,6 +8,7 @@ Runtime. Tasks that two cores cannot train in minutes come from the simulation.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from shoal.results import Column, Figure, Panel, Table, Value
@@ -40,8 +41,6 @@ KINDS: dict[str, dict[str, Any]] = {
     INT8: {"actor_precision": "int8"},
 }
 """Kinds of actors; the first is the paper's. float16 and int8 play in the fastest engine that has them."""
-
-
 QUICK = {"Cartpole (Gym)": ((TORCH, INT8), ("actor-bound",), 12_000)}
 EVALUATED = 5  # episodes of the final evaluation
 LEARNT = 0.5
@@ -120,20 +119,15 @@ class ActorqSpeed(RunStudy, name="actorq-speed"):
         if quick:
             return [
                 _cell(task, pace, kind, 0, steps)
-                for task, (kinds, chosen, steps) in QUICK.items()
-                for pace in chosen
-                for kind in kinds
+                for task, (kinds, paces, steps) in QUICK.items()
+                for pace, kind in product(paces, kinds)
             ]
         return [
             _cell(task, pace, kind, seed, TRAINED[task].paces[pace].steps)
-            for seed in range(SEEDS)
-            for task in TRAINED
-            for pace in PACES
-            for kind in KINDS
+            for seed, task, pace, kind in product(range(SEEDS), TRAINED, PACES, KINDS)
         ]
 
     def length(self, quick: bool, options: Options) -> float:
-        """With the service times."""
         return super().length(quick, options) + sum(cell.seconds for cell in service_cells(quick))
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:

@@ -6,6 +6,7 @@ was played with and the learner's version when it arrived.
 """
 
 from collections.abc import Iterable
+from itertools import product
 
 from shoal.results import Column, Panel, Table, Value
 from shoal_papers.cells import Options, StudyCell
@@ -43,12 +44,8 @@ class ActorqStaleness(RunStudy, name="actorq-staleness"):
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """One run per task, pull period and seed; seed 0 of everything first."""
-        return [
-            _cell(task, pull, seed, quick)
-            for seed in range(1 if quick else SEEDS)
-            for task in (TASKS[1:] if quick else TASKS)
-            for pull in (QUICK_PULLS if quick else PULLS)
-        ]
+        seeds, tasks, pulls = (1, TASKS[1:], QUICK_PULLS) if quick else (SEEDS, TASKS, PULLS)
+        return [_cell(task, pull, seed, quick) for seed, task, pull in product(range(seeds), tasks, pulls)]
 
     def tables(self, view: Groups) -> list[Table]:
         return [Table.of("Pull periods, means over seeds", list(table_rows(view)))]

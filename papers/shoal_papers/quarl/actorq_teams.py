@@ -34,8 +34,8 @@ WORLDS: dict[int, dict[str, Any]] = {  # within minutes twelve agents in coopera
     12: {"env": "predator-prey", "agents": 12, "v_min": -50.0, "v_max": 150.0},
 }
 """Worlds by number of agents, with the range of discounted returns there."""
-STEPS = {3: 75_000, 12: 20_000}
-SECONDS = {3: 15.0, 12: 22.0}  # env steps of a run, and about how long that takes
+STEPS = {3: 75_000, 12: 20_000}  # env steps of a run
+SECONDS = {3: 15.0, 12: 22.0}  # about how long a run takes
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "maddpg": {},
     "masac": {},
@@ -72,17 +72,15 @@ def team_settings(algorithm: str, agents: int) -> dict[str, Any]:
 def width_cells(quick: bool) -> list[StudyCell]:
     """Actors that bind, over widths of two hidden layers, numbers of copies and agents."""
     cells = []
-    for agents in (3,) if quick else WORLDS:
-        for copies in (1,) if quick else COPIES:
-            for width in QUICK_WIDTHS if quick else WIDTHS:
-                for kind in (FULL, INT8):
-                    pace = {"copies": copies, "pull_every": PULLED // copies, **SLOW_LEARNER}
-                    layers = {"hidden": (width, width), "critic_hidden": (64, 64)}
-                    settings = {**team_settings("maddpg", agents), **KINDS[kind], **pace, **layers}
-                    about = {"agents": agents, "copies": copies, "width": width, "kind": kind}
-                    name = f"width {width} {agents} agents {copies} copies {kind}"
-                    cell = {**about, "train": settings, "seconds": PLAYED_SECONDS}
-                    cells.append(StudyCell(name, cell, PLAYED_SECONDS + STARTING_SECONDS))
+    chosen = ((3,), (1,), QUICK_WIDTHS) if quick else (WORLDS, COPIES, WIDTHS)
+    for agents, copies, width, kind in product(*chosen, (FULL, INT8)):
+        pace = {"copies": copies, "pull_every": PULLED // copies, **SLOW_LEARNER}
+        layers = {"hidden": (width, width), "critic_hidden": (64, 64)}
+        settings = {**team_settings("maddpg", agents), **KINDS[kind], **pace, **layers}
+        about = {"agents": agents, "copies": copies, "width": width, "kind": kind}
+        name = f"width {width} {agents} agents {copies} copies {kind}"
+        cell = {**about, "train": settings, "seconds": PLAYED_SECONDS}
+        cells.append(StudyCell(name, cell, PLAYED_SECONDS + STARTING_SECONDS))
     return cells
 
 
@@ -111,31 +109,22 @@ class ActorqTeams(RunStudy, name="actorq-teams"):
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """One run per algorithm, number of agents, kind and seed; seed 0 of everything first."""
+        shorter, *chosen = (4, range(1), (3,), ("maddpg",)) if quick else (1, range(SEEDS), WORLDS, ALGORITHMS)
         return [
-            _cell(algorithm, agents, kind, seed, STEPS[agents] // (4 if quick else 1))
-            for seed in range(1 if quick else SEEDS)
-            for agents in ((3,) if quick else WORLDS)
-            for algorithm in (("maddpg",) if quick else ALGORITHMS)
-            for kind in KINDS
+            _cell(algorithm, agents, kind, seed, STEPS[agents] // shorter)
+            for seed, agents, algorithm, kind in product(*chosen, KINDS)
         ]
 
     def length(self, quick: bool, options: Options) -> float:
-        """With the throughputs."""
         return super().length(quick, options) + sum(cell.seconds for cell in width_cells(quick))
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
-        """Throughputs, then runs."""
-        wide = width_cells(quick)
-        widths = done.run(wide, throughput, workers=1, optional=True)
-        speeds = [
-            {name: cell.settings[name] for name in WIDTH_ABOUT} | widths[cell.name]
-            for cell in wide
-            if cell.name in widths
-        ]
+        wide = {cell.name: cell.settings for cell in width_cells(quick)}
+        widths = done.run(width_cells(quick), throughput, workers=1, optional=True)
+        speeds = [{about: wide[name][about] for about in WIDTH_ABOUT} | widths[name] for name in widths]
         return {**super().computed(done, quick, options), "speeds": speeds}
 
     def view(self, data: Data) -> tuple[Groups, Speeds]:
-        """Runs and throughputs."""
         return super().view(data), {tuple(row[name] for name in WIDTH_ABOUT): row for row in data["speeds"]}
 
     def tables(self, view: tuple[Groups, Speeds]) -> list[Table]:
@@ -268,12 +257,9 @@ def panels(groups: Groups, axis: str) -> list[Panel]:
     """One panel per algorithm and number of agents that was run."""
     return [
         curves_panel(
-            f"{algorithm.upper()}, {agents} agents",
-            {kind: groups[algorithm, agents, kind] for kind in KINDS},
-            axis,
+            f"{algorithm.upper()}, {agents} agents", {kind: groups[algorithm, agents, kind] for kind in KINDS}, axis
         )
-        for algorithm in ALGORITHMS
-        for agents in WORLDS
+        for algorithm, agents in product(ALGORITHMS, WORLDS)
         if any((algorithm, agents, kind) in groups for kind in KINDS)
     ]
 

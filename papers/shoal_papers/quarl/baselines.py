@@ -41,13 +41,7 @@ class ModelStudy(CellStudy):
 
 
 def trained_model(
-    algorithm: str,
-    env: str,
-    seed: int,
-    steps: int,
-    folder: Path,
-    qat_bits: int | None = None,
-    critics: bool = True,
+    algorithm: str, env: str, seed: int, steps: int, folder: Path, qat_bits: int | None = None, critics: bool = True
 ) -> BaselinesPolicy:
     """The model of a recipe, trained if its zip is not in the folder; with `qat_bits`, by quantization-aware training.
 
@@ -66,14 +60,7 @@ def trained_model(
 
 
 def _train(
-    algorithm: str,
-    env: str,
-    recipe: Recipe,
-    seed: int,
-    steps: int,
-    zipped: Path,
-    qat_bits: int | None,
-    critics: bool,
+    algorithm: str, env: str, recipe: Recipe, seed: int, steps: int, zipped: Path, qat_bits: int | None, critics: bool
 ) -> None:
     import stable_baselines3
     from stable_baselines3.common.env_util import make_vec_env

@@ -39,15 +39,9 @@ PAPER: dict[str, dict[str, float]] = {  # milliseconds and per cent on a RasPi-3
 }
 PRECISIONS: tuple[ExportPrecision, ...] = ("float32", "int8")
 TASK: dict[str, Any] = {
-    "env": "predator-prey",
-    "agents": 1,
-    "prey": "random",
-    "prey_count": 1,
-    "obstacles": 3,
-    "learning_rate": 1e-3,
-    "batch": 256,
-    "warmup": 5_000,
-}
+    "env": "predator-prey", "agents": 1, "prey": "random", "prey_count": 1, "obstacles": 3,
+    "learning_rate": 1e-3, "batch": 256, "warmup": 5_000,
+}  # fmt: skip
 TRAINING = {"I": (10_000, 25, 150), "II": (10_000, 25, 400), "III": (8_000, 100, 900)}
 """Episodes, samples per update, and approximate seconds."""
 QUICK = {"I": (1_200, 25, 15), "II": (1_200, 25, 30), "III": (300, 100, 40)}
@@ -102,11 +96,10 @@ def on_device(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     free = played(path, 0, settings["calls"])
     if free is None:
         raise UserError(f"'{path}' could not be run in a separate process.")
-    row = {"policy": settings["policy"], "precision": settings["precision"], "bytes": settings["bytes"], "free": free}
-    for megabytes in SPACES:
-        if (limited := played(path, megabytes, settings["calls"])) is not None:
-            return {**row, "least_mb": megabytes, "limited": limited}
-    return {**row, "least_mb": None, "limited": None}
+    enough = ((space, ran) for space in SPACES if (ran := played(path, space, settings["calls"])) is not None)
+    least, limited = next(enough, (None, None))
+    row = {name: settings[name] for name in ("policy", "precision", "bytes")}
+    return {**row, "free": free, "least_mb": least, "limited": limited}
 
 
 def played(path: Path, megabytes: int, calls: int) -> dict[str, float] | None:
@@ -163,7 +156,6 @@ class Edge(CellStudy, name="edge"):
         return result
 
     def measured(self, quick: bool, advance: Advance, options: Options) -> dict[str, Any]:
-        """Only on Linux."""
         if not Path("/proc/self/statm").exists():
             raise UserError("The study edge needs Linux to limit and measure a process's address space.")
         return super().measured(quick, advance, options)
@@ -185,7 +177,6 @@ class Edge(CellStudy, name="edge"):
         return {**data, "device": list(done.run(device, on_device, workers=1, short=True).values())}
 
     def view(self, data: Data) -> list[Summary]:
-        """Means over seeds of each policy."""
         return [summary(name, data) for name in POLICIES if any(row["policy"] == name for row in data["rows"])]
 
     def tables(self, view: list[Summary]) -> list[Table]:
@@ -248,8 +239,8 @@ def sentences(row: Summary) -> list[str]:
         most = [f"{space} MB" if space else f"more than {SPACES[-1]} MB" for space in spaces]
         said.append(
             f"Policy {row.policy}: int8 is {slow / fast:.2f} times as fast as float32 (paper: "
-            f"{row.paper['speed-up']:g}); "
-            f"float32 runs within {most[0]} more than the bare runtime, int8 within {most[1]}."
+            f"{row.paper['speed-up']:g}); float32 runs within {most[0]} more than the bare runtime, "
+            f"int8 within {most[1]}."
         )
     return said
 

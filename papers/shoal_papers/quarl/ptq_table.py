@@ -108,34 +108,19 @@ class PtqTable(baselines.ModelStudy, name="ptq-table"):
         episodes = QUICK_EPISODES if quick else EPISODES
         if options.model:
             path = Path(options.model)
-            named: dict[str, Any] = {
-                "model": str(path),
-                "env": options.env,
-                "normaliser": options.normaliser,
-                "trust": options.trust,
-            }
+            named: dict[str, Any] = {"model": str(path), "env": options.env, "normaliser": options.normaliser}
             files = {name: named[name] for name in ("model", "normaliser") if named[name]}
-            named |= {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
+            sums = {f"{name}_sha256": _checksum(f"--{name}", Path(file)) for name, file in files.items()}
             few = episodes if not quick else 2
-            settings = {**named, "episodes": few, **corrections(quick)}
+            settings = {**named, "trust": options.trust, **sums, "episodes": few, **corrections(quick)}
             return [StudyCell(f"{path.stem} {options.env}", settings, 60.0)]
-        if quick:
-            return [
-                StudyCell(
-                    f"{algorithm} {env}",
-                    settings_of(algorithm, env, steps, episodes) | corrections(quick),
-                    steps / 1000,
-                )
-                for algorithm, env, steps in QUICK
-            ]
-        playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
+        models = [(algorithm, env, steps, 0, steps / 1000) for algorithm, env, steps in QUICK]
+        if not quick:
+            playable = [(pair, recipe) for pair, recipe in recipes.RECIPES.items() if recipes.can_play(pair[1])]
+            models = [(*pair, recipe.steps, recipe.seed, recipe.seconds) for pair, recipe in playable]
         return [
-            StudyCell(
-                f"{algorithm} {env}",
-                settings_of(algorithm, env, recipe.steps, episodes, recipe.seed) | corrections(quick),
-                recipe.seconds,
-            )
-            for (algorithm, env), recipe in playable
+            StudyCell(f"{name} {env}", settings_of(name, env, steps, episodes, seed) | corrections(quick), seconds)
+            for name, env, steps, seed, seconds in models
         ]
 
     def tables(self, view: list[Model]) -> list[Table]:
@@ -205,8 +190,8 @@ def panel_of(algorithm: str, rows: list[Model]) -> Panel:
     models = [row for row in rows if row["algorithm"] == algorithm]
     series = []
     for name in VARIANTS:
-        if errors := errors_of(models, name):
-            series.append(Series(name, [_percent(errors.get(row["cell"])) for row in models]))
+        if errors := {cell: 100 * error for cell, error in errors_of(models, name).items()}:
+            series.append(Series(name, [errors.get(row["cell"]) for row in models]))
     ticks = [row["env"].removeprefix("gym:").rpartition("-")[0] or row["env"] for row in models]
     title = f"{algorithm.upper()} (dashed: 5 %)"
     return Panel(title, "|relative error| of the return, %", series, ticks=ticks, level=5.0, points=True)
@@ -233,9 +218,8 @@ def sentence(precision: str, errors: dict[str, float]) -> str:
     """Mean and largest error of a precision, and whether the claim holds."""
     mean, worst = statistics.mean(errors.values()), max(errors, key=lambda cell: errors[cell])
     verdict = "within the paper's 5 %" if mean <= NEAR else "more than the paper's 5 %"
-    models = counted(len(errors), "model")
-    largest = f"largest {errors[worst]:.1%} ({worst})"
-    return f"{precision}: mean |relative error| {mean:.1%} over {models}: {verdict}; {largest}."
+    over = f"{precision}: mean |relative error| {mean:.1%} over {counted(len(errors), 'model')}"
+    return f"{over}: {verdict}; largest {errors[worst]:.1%} ({worst})."
 
 
 def paper_of(env: str, algorithm: str) -> tuple[float, float, float] | None:
@@ -268,7 +252,3 @@ def table_row(row: Model) -> dict[Column, Value]:
         Column("equal actions", format=".1%"): channels.equal_actions,
         Column("paper fp32 / fp16 / int8"): " / ".join(f"{value:g}" for value in theirs) if theirs else "–",
     }
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * abs(share)

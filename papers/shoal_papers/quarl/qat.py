@@ -55,11 +55,10 @@ def train_and_quantize(settings: dict[str, Any], folder: Path) -> dict[str, Any]
     """A cell, one training: its return as trained and, after full precision, at every width it is quantized to."""
     if "agents" in settings:
         with tempfile.TemporaryDirectory() as run:
-            policy: TorchPolicy = _team(settings, run)
-            return {"rows": list(_rows(policy, settings))}
-    algorithm, env, bits = settings["algorithm"], settings["env"], settings["bits"]
+            return {"rows": list(_rows(_team(settings, run), settings))}
+    algorithm, env, seed, steps = (settings[name] for name in ("algorithm", "env", "seed", "steps"))
     critics = settings.get("critics", True)
-    policy = baselines.trained_model(algorithm, env, settings["seed"], settings["steps"], folder, bits, critics)
+    policy = baselines.trained_model(algorithm, env, seed, steps, folder, settings["bits"], critics)
     return {"rows": list(_rows(policy, settings))}
 
 
@@ -155,7 +154,6 @@ class Qat(baselines.ModelStudy, name="qat"):
         return [row for result in results.values() for row in result["rows"]]
 
     def view(self, data: Data) -> Groups:
-        """By algorithm and task."""
         groups: Groups = {}
         for row in data["rows"]:
             group = groups.setdefault(f"{row['algorithm'].upper()}, {row['task']}", {})

@@ -133,8 +133,8 @@ RECIPES: dict[tuple[str, str], Recipe] = {
 MUJOCO, BOX2D = ("HalfCheetah-v5", "Walker2d-v5", "Reacher-v5"), ("BipedalWalker-v3",)
 LIBRARIES = {"control": (MUJOCO, "mujoco", ("mujoco", "imageio")), "box2d": (BOX2D, "box2d", ("Box2D",))}
 """By extra: the environments that need it, its library, and the modules that they import."""
-CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)
-CHOSEN_BY = 10  # shares of the training after which a model is evaluated for selection, and the number of episodes
+CHOSEN: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0)  # shares of the training after which a model is evaluated
+CHOSEN_BY = 10  # episodes of each of these evaluations, by which one is selected
 
 
 def can_play(env: str) -> bool:

@@ -8,15 +8,20 @@ the same, which changes nothing about the time that they take.
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from shoal.actorq.broadcast import BROADCAST_BITS, numbers_of
 from shoal.actorq.collector import PAUSE, ActorCollector
+from shoal.actorq.service_times import FIRST
 from shoal.actorq.system import LocalSystem
-from shoal.bench.actorq import TASKS, Turn, one_actor, run_system
+from shoal.bench.actorq import TASKS, one_actor
 from shoal.errors import UserError, counted
+from shoal.profiling.counters import EnergyMeter
 from shoal.results import Column, Panel, Series, Table, Value
+from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.quarl.actor_runs import factor
@@ -57,51 +62,84 @@ def measure_actor(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
         pull_every=settings["pull_every"],
         error_buffer=1e12,  # nothing is sampled, and inserts do not wait for it
     )
-    passed = run_system(config, settings["seconds"], publishing, whole_pulls=True)
+    passed = run_system(config, settings["seconds"])
     if passed.replaced:
-        raise UserError("the actor gave no sign of life for seconds and was replaced; measure on a quieter machine.")
-    counts, spent = passed.counts, passed.spent
+        raise UserError(
+            "The actor sent no heartbeat for several seconds and was restarted; measure on a quieter machine."
+        )
+    did = passed.did
     names = {"step": "act", "environment": "environment", "pull": "pull", "deserialize": "deserialize"}
-    stages = {stage: spent[name] for stage, name in names.items()}
-    stages["load"] = spent["load"] - spent["deserialize"]
+    stages = {stage: did[name] for stage, name in names.items()}
+    stages["load"] = did["load"] - did["deserialize"]
     stages["other"] = passed.seconds - sum(stages.values())
-    per_1000 = 1000 / counts["steps"]
+    per_1000 = 1000 / did["steps"]
     return {
         "engine": passed.engine,
-        "steps_per_second": counts["steps"] / passed.seconds,
-        "bytes_per_second": counts["bytes"] / passed.seconds,
-        "bytes_per_pull": counts["bytes"] / counts["pulls"],
-        "pulls_per_1000": counts["pulls"] * per_1000,  # those that found a new version
+        "steps_per_second": did["steps"] / passed.seconds,
+        "bytes_per_second": did["bytes"] / passed.seconds,
+        "bytes_per_pull": did["bytes"] / did["pulls"],
+        "pulls_per_1000": did["pulls"] * per_1000,  # those that found a new version
         "seconds_per_1000": {stage: seconds * per_1000 for stage, seconds in stages.items()},
         "joules_per_1000": None if passed.joules is None else passed.joules * per_1000,
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
 
 
-def publishing(training: Training) -> Turn:
-    """In place of a learner: the same weights as a new version whenever the actor has taken the last one.
+@dataclass(frozen=True)
+class Passed:
+    """What a system with one actor did within some seconds."""
 
-    So every pull finds something new, as with a learner on a device of its own that is faster than the pulls.
+    seconds: float
+    did: dict[str, float]
+    """Counts and seconds of the actor, by the names of the board."""
+    joules: float | None
+    """None without energy counters."""
+    engine: str
+    replaced: int
+    """Processes that were silent for too long and restarted, mostly because the machine is busy."""
+
+
+def run_system(config: TrainConfig, seconds: float) -> Passed:
+    """Run an actor for some seconds after its first steps, from right after one pull to right after another.
+
+    In place of a learner the same weights are published as a new version whenever the actor has taken the last one: so
+    every pull finds something new, as with a learner on a device of its own that is faster than the pulls.
     """
+    training = Training(config)
     collector = training.collector
-    assert isinstance(collector, ActorCollector)
+    assert isinstance(collector, ActorCollector) and isinstance(collector.system, LocalSystem)
     system, board = collector.system, collector.system.board
-    assert isinstance(system, LocalSystem)
     payload = system.play.payload(system.policy, numbers_of(system.policy))
-    system.payloads.publish(payload, 0)
-    training.owes_update()  # tells the actor how much to explore
 
-    def turn() -> None:
-        latest = system.payloads.latest
-        if board.counts["number"][1] == latest:
-            system.payloads.publish(payload, latest)
-        if collector.ready():
-            training.step()
-        else:
-            system.watch(wanted=True)
-            time.sleep(PAUSE)
+    def run_until(done: Callable[[], bool]) -> dict[str, float]:
+        """What the actor has done after the next pull from then on."""
+        pulls = None
+        while pulls is None or board.counts["pulls"][1] == pulls:
+            latest = system.payloads.latest
+            if board.counts["number"][1] == latest:
+                system.payloads.publish(payload, latest)
+            if collector.ready():
+                training.step()
+            else:
+                system.watch(wanted=True)
+                time.sleep(PAUSE)
+            if pulls is None and done():
+                pulls = board.counts["pulls"][1]
+        return {name: float(numbers[1]) for name, numbers in {**board.counts, **board.seconds}.items()}
 
-    return turn
+    try:
+        system.payloads.publish(payload, 0)
+        training.owes_update()  # tells the actor how much to explore
+        collector.begin()
+        before = run_until(lambda: board.counts["steps"][1] >= FIRST)
+        energy, start = EnergyMeter(), time.perf_counter()
+        after = run_until(lambda: time.perf_counter() >= start + seconds)
+        passed, joules = time.perf_counter() - start, energy.joules()
+        did = {name: after[name] - before[name] for name in after}
+        return Passed(passed, did, joules, system.play.engine, system.replaced)
+    finally:
+        collector.close()
+        training.env.close()
 
 
 Record = Mapping[str, Any]  # a cell, run or not, with what was measured: see `measure_actor`
@@ -306,11 +344,10 @@ class ActorqCommunication(ThroughputStudy, name="actorq-communication"):
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
         """Every pair that exists, the most frequent pulls first."""
         kinds, seconds = (KINDS[::3], 2.0) if quick else (KINDS, 6.0)
+        pulls, widths = (PULLS[:2], QUICK_BITS) if quick else (PULLS, BROADCAST_BITS)
         return [
             cell_of(TASK, engine, precision, bits, pull_every, seconds)
-            for pull_every in (PULLS[:2] if quick else PULLS)
-            for engine, precision in kinds
-            for bits in (QUICK_BITS if quick else BROADCAST_BITS)
+            for pull_every, (engine, precision), bits in product(pulls, kinds, widths)
             if precision != "int8" or bits == 8
         ]
 
@@ -403,7 +440,7 @@ def over_network(rows: Sequence[Record]) -> list[str]:
     said = []
     for bits, precision in ((32, "float32"), (8, "float32"), (8, "int8")):
         if one := of_kind(rows, bits=bits, precision=precision, pull_every=pull_every):
-            milliseconds = 1e3 * transfer_seconds(one)
+            milliseconds = 1e3 * (8 * one["bytes_per_pull"] / (1e6 * MBIT))
             speed = 1 / (1 / one["steps_per_second"] + milliseconds / 1e3 / pull_every)
             said.append(f"{milliseconds:.0f} ms and leave {speed:,.0f} steps/s ({precision}, {bits} bits)")
     if not said:
@@ -413,8 +450,3 @@ def over_network(rows: Sequence[Record]) -> list[str]:
         f"{MBIT / 1000:g} Gbit/s for one actor alone (arithmetic, not measured), with a pull every {pull_every} steps, "
         f"a pull would take {'; '.join(said)}."
     ]
-
-
-def transfer_seconds(one: Record) -> float:
-    """Of one pull over the network."""
-    return 8 * float(one["bytes_per_pull"]) / (1e6 * MBIT)

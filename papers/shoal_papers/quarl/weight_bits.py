@@ -39,7 +39,6 @@ class WeightBits(baselines.ModelStudy, name="weight-bits"):
     work = staticmethod(measure_model)
 
     def cells(self, quick: bool, options: Options) -> list[StudyCell]:
-        """One per model."""
         bits = list(BITS[::2] if quick else BITS)
         return [
             StudyCell(cell.name, {**cell.settings, "bits": bits}, cell.seconds)

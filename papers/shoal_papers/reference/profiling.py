@@ -132,24 +132,20 @@ class Objects(NamedTuple):
 
 
 def object_ranges(storages: Sequence[list[tuple]], way: Walk, writes: bool = True) -> Ints:
-    """What one agent's sampling from the storages of all agents touches: see `reference_ranges`.
+    """One mini-batch of an agent: its index list walked over each storage. Without `writes` no outputs are written.
 
     The addresses are those of the objects as they are now.
     """
-    return reference_ranges([find_objects(storage, way.slots) for storage in storages], way, writes)
-
-
-def reference_ranges(storages: Sequence[Objects], way: Walk, writes: bool = True) -> Ints:
-    """One mini-batch of an agent: its index list walked over each storage. Without `writes` no outputs are written."""
-    taken, fields = way.slots.size, len(storages[0].fields)
-    outputs = [field.row_bytes * way.kept for objects in storages for field in objects.fields]
+    found = [find_objects(storage, way.slots) for storage in storages]
+    taken, fields = way.slots.size, len(found[0].fields)
+    outputs = [field.row_bytes * way.kept for objects in found for field in objects.fields]
     listed = int(way.positions.max(initial=0)) + 1
     index, ints, *places = laid_out((8 * listed, 32 * listed, *(8 * taken,) * fields, *outputs))
     row, moved = np.arange(taken), np.diff(way.positions, prepend=-1) != 0
     read_index = [(index + 8 * way.positions, 8 * moved), (ints + 32 * way.positions, 28 * moved)]
     lists, arrays = [place + 8 * row for place in places[:fields]], iter(places[fields:])
     parts = []
-    for objects in storages:
+    for objects in found:
         tuples = [(objects.slots, 8), (objects.tuples, tuple.__basicsize__ + 8 * fields)]
         heads = [(field.objects, HEAD) for field in objects.fields]
         appends = [(slots, 8 * writes) for slots in lists]

@@ -209,10 +209,12 @@ class Replays:
     def transition_bytes(self) -> int:
         """Approximate bytes of all agents' parts of a transition as Python objects.
 
-        Per agent an observation, an action, a tuple, two floats and a list entry.
+        Per agent an observation, an action, a tuple, two floats and a list entry. A small float32 array has an object,
+        a shape and values, the last two rounded up to the allocator's 16 bytes.
         """
         sizes = [*self.spec.observation_sizes, *self.spec.action_sizes]
-        return sum(map(array_bytes, sizes)) + self.spec.agents * (80 + 2 * 24 + 9)
+        arrays = sum(96 + 32 + max(32, -(-(4 * size + 8) // 16) * 16) for size in sizes)
+        return arrays + self.spec.agents * (80 + 2 * 24 + 9)
 
     @property
     def nbytes(self) -> int:
@@ -291,11 +293,6 @@ class Replays:
     def _padded(self, observations: list[Array]) -> Array:
         """(N, O)."""
         return _pad(observations, self.spec.observation_size)
-
-
-def array_bytes(size: int) -> int:
-    """A small float32 array: object, shape and values, the last two rounded up to the allocator's 16 bytes."""
-    return 96 + 32 + max(32, -(-(4 * size + 8) // 16) * 16)
 
 
 def _pad(vectors: list[Array], width: int) -> Array:

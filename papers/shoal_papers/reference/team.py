@@ -57,8 +57,9 @@ class ReferenceTeam(BaseTeam):
         self.targets = {"target_critics": "critics"}
         if self.agents[0].uses_target_actor:
             self.targets["target_actors"] = "actors"
-        self._actors = actor_stacking(spec, config.hidden)
-        self._critics = critic_stacking(spec, config.hidden, kind.critic_count)
+        layers, critics = len(config.hidden) + 1, critic_widths(spec, config.hidden, kind.critic_count)
+        self._actors = Stacking(actor_names(layers), actor_widths(spec, config.hidden), first_axis=0)
+        self._critics = Stacking(critic_names(layers), critics, first_axis=1)  # all heads of the first agent first
 
     # ---- acting ------------------------------------------------------------------------------------------------------
 
@@ -223,16 +224,6 @@ class Stacking:
             ]
             for c, network in enumerate(like)
         ]
-
-
-def actor_stacking(spec: EnvSpec, hidden: Sequence[int]) -> Stacking:
-    """One actor per agent."""
-    return Stacking(actor_names(len(hidden) + 1), actor_widths(spec, hidden), first_axis=0)
-
-
-def critic_stacking(spec: EnvSpec, hidden: Sequence[int], heads: int) -> Stacking:
-    """`heads` critics per agent, all heads of the first agent first."""
-    return Stacking(critic_names(len(hidden) + 1), critic_widths(spec, hidden, heads), first_axis=1)
 
 
 def _turned(parameter: Tensor) -> Tensor:

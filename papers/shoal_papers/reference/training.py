@@ -10,12 +10,7 @@ from shoal_papers.reference.replay import ListSampler, Replays
 from shoal_papers.reference.team import ReferenceTeam
 from shoal_papers.reference.world import make_world
 
-ONLY = {
-    "storage": "float32",
-    "others": "ring",
-    "learn_entropy": False,
-    "include_center": False,
-}
+ONLY = {"storage": "float32", "others": "ring", "learn_entropy": False, "include_center": False}
 """Settings that are fixed in the reference."""
 
 

@@ -146,13 +146,13 @@ def pack(begin: int, end: int, b: View, panels: tuple[int, int], scale: float, o
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _groups(call: Any, a: int, step: int, b: int, other: int, word: int, count: int, last: Any) -> None:
+def _groups(call: Any, a: int, step: int, b: int, count: int, extra: int) -> None:
     """The tile, group by group; `call` is (address, kind, address of the arrays, rows)."""
     address, kind, arrays, rows = call
     height, width = group_of(kind)
     for row in range(0, min(ROWS, rows), height):
         for column in range(0, COLUMNS, width):
-            call_tile(address, (arrays, a, step, b, other, word, row, column, count, last[0], last[1]))
+            call_tile(address, (arrays, a, step, b, row * COLUMNS + column, count, extra))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -163,7 +163,7 @@ def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDAr
     while k < depth or not found:
         if k < depth:
             size, level, index = (SUBTREE, 3, k // SUBTREE) if k + SUBTREE <= depth else (1, 0, k)
-            _groups(call, a, k, b + k * COLUMNS, 0, 0, size, (0, 0))
+            _groups(call, a, k, b, size, 0)
             k += size
         else:  # the nodes that still wait are added up, the youngest first
             level, index, found = 0, depth, True
@@ -176,7 +176,7 @@ def _tree(call: Any, a: int, b: int, depth: int, tile: NDArray[Any], stack: NDAr
             index >>= 1
         while index:
             if index & 1:
-                _groups(call, a, 0, b, level * TILE, 0, 0, (0, 0))
+                _groups(call, a, 0, b, 0, level * TILE)
             elif not found:
                 break
             level += 1
@@ -234,12 +234,11 @@ def multiply(
                         for at in range(TILE):
                             tile[at] = 0
                     for k in range(0, depth, steps):
-                        final, shift = np.int64(0), 0
+                        extra = np.int64(0)
                         if layout.chunk and layout.random_bits > 0:
-                            final = np.int64(words[-(-depth // 2) + k // steps])
                             shift = (16 if (depth + k // steps) & 1 else 32) - layout.random_bits
-                        count = min(depth, k + steps) - k
-                        _groups(call, a.batch[source], k, start_b + k * COLUMNS, 0, k // 2, count, (final, shift))
+                            extra = np.int64(words[-(-depth // 2) + k // steps]) + (np.int64(shift) << 32)
+                        _groups(call, a.batch[source], k, start_b, min(depth, k + steps) - k, extra)
                 for i in range(down):
                     to = c.batch[n] + c.lines[top + i]
                     if together:
@@ -284,6 +283,16 @@ def take(begin: int, end: int, view: View, out: NDArray[Any]) -> None:
         here = view.batch[row // view.lines.size] + view.lines[row % view.lines.size]
         for k in range(view.steps.size):
             out[row, k] = view.numbers[here + view.steps[k]]
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def largest(begin: int, end: int, bits: NDArray[Any], magnitude: Any) -> Any:
+    """The largest magnitude of the numbers begin to end, as a bit pattern like they are; NaN is beyond infinity."""
+    part = bits[begin:end]
+    most = part[0] & magnitude
+    for n in range(part.size):
+        most = max(most, part[n] & magnitude)
+    return most
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

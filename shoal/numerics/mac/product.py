@@ -33,6 +33,8 @@ ALONE = 2**17
 """Up to this many MACs one thread is faster than two."""
 ALONE_COPYING = 2**16
 """Up to this many numbers one thread copies faster than two."""
+ALONE_READING = 2**19
+"""Up to this many numbers one thread finds the largest as fast as two."""
 ROW_BLOCK = 128
 """Rows per work item, at most."""
 PACKED = 2**22
@@ -104,8 +106,11 @@ class Operand:
 
     def most(self) -> float:
         """The largest magnitude; infinite or NaN if any number is. May be larger if not all numbers are taken."""
-        numbers = self.numbers.numpy()  # torch's threads would wait for each other
-        return max(-float(numbers.min()), float(numbers.max()))
+        kind = np.int32 if self.numbers.dtype == torch.float32 else np.int64
+        bits = self.numbers.numpy().view(kind)
+        threads = 2 if bits.size > ALONE_READING else 1
+        most = max(share_out(panels.largest, bits.size, threads, bits, np.iinfo(kind).max))
+        return float(kind(most).view(np.float32 if kind == np.int32 else np.float64))
 
 
 def flat(x: Tensor) -> Tensor:

@@ -276,14 +276,16 @@ class _Tile:
     def __init__(self, builder: Any, place: "Place", kind: int) -> None:
         self.builder, self.kind, self.carrier = builder, kind, carrier_of(kind)
         number, whole = self.carrier.floats.element, self.carrier.ints.element
-        at, zero = builder.add(builder.mul(place.row, I64(COLUMNS)), place.column), I64(0)
+        at, zero, step = place.at, I64(0), place.step
+        row, column = builder.udiv(at, I64(COLUMNS)), builder.urem(at, I64(COLUMNS))
+        b = builder.add(builder.add(place.b, builder.mul(step, I64(COLUMNS))), column)
+        other = builder.add(place.extra, at) if kind & TREE else at
         addresses = builder.inttoptr(place.arrays, I64.as_pointer())
         self.a, rows, self.steps, self.b, self.c, self.other, floats, ints, self.words, self.keys, self.counts = (
             self._at(builder.inttoptr(builder.load(self._at(addresses, I64(n))), kind.as_pointer()), start)
             for n, (kind, start) in enumerate([
-                (number, place.a), (I64, place.row), (I64, place.step), (number, builder.add(place.b, place.column)),
-                (number, at), (number, builder.add(place.other, at)), (number, zero), (whole, zero), (I32, place.word),
-                (I32, at), (I32, at),
+                (number, place.a), (I64, row), (I64, step), (number, b), (number, at), (number, other), (number, zero),
+                (whole, zero), (I32, builder.lshr(step, I64(1))), (I32, at), (I32, at),
             ])
         )  # fmt: skip
         self.rules = _Rules(
@@ -468,25 +470,23 @@ class _Tile:
 
 
 class Place(NamedTuple):
-    """Where a group is: the arguments of a tile, all int64."""
+    """Where a group is: the arguments of a tile, all int64, and few enough for registers."""
 
     arrays: Any
     """Address of the addresses of the arrays: the first operand's numbers, its rows and steps; the packed second
     operand; the tile of sums, other nodes of a tree; the parameters; the random words of steps, those of outputs;
-    counts. The rest are indices of the first elements."""
+    counts. `a`, `b` and `at` are indices of the first elements."""
     a: Any
     step: Any
+    """The first step of k."""
     b: Any
-    other: Any
-    word: Any
-    row: Any
+    """Of step 0."""
+    at: Any
     """Of the group in its tile."""
-    column: Any
     count: Any
     """Steps of k."""
-    last_word: Any
-    """For the sum of the chunk."""
-    last_shift: Any
+    extra: Any
+    """Of a tree: where the other nodes begin. Of a chunk: the random word of its sum, and its shift, times 2^32."""
 
 
 @intrinsic
@@ -497,8 +497,8 @@ def write_tile(_typing: Any, place: Any, kind: Any) -> Any:
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         values = Place(*cgutils.unpack_tuple(builder, arguments[0]))
-        last = (builder.trunc(value, I32) for value in (values.last_word, values.last_shift))
-        _Tile(builder, values, kind.literal_value).write(values.count, *last)
+        word, shift = (builder.trunc(builder.lshr(values.extra, I64(bits)), I32) for bits in (0, 32))
+        _Tile(builder, values, kind.literal_value).write(values.count, word, shift)
         return I64(0)
 
     return types.int64(place, kind), generate
@@ -521,10 +521,7 @@ def make_tile(kind: int) -> Any:
     """The compiled loop over the steps of a group, for one kind of unit; `panels` calls it by address."""
 
     @cfunc(types.int64(*[types.int64] * len(Place._fields)), error_model="numpy")
-    def tile(
-        arrays: int, a: int, step: int, b: int, other: int, word: int, row: int, column: int, count: int,
-        last_word: int, last_shift: int,
-    ) -> Any:  # fmt: skip
-        return write_tile((arrays, a, step, b, other, word, row, column, count, last_word, last_shift), kind)
+    def tile(arrays: int, a: int, step: int, b: int, at: int, count: int, extra: int) -> Any:
+        return write_tile((arrays, a, step, b, at, count, extra), kind)
 
     return tile
