@@ -29,12 +29,9 @@ class Layer:
 
     inputs: int
     units: int
-    weight: int
-    """Where the weights begin, counted from the network's first number."""
-    transposed: int
-    """Where the transposed weights begin, counted from the first of those."""
-    value: bool
-    """Whether it has one output, and its weights are a vector."""
+    weight: int  # where the weights begin, counted from the network's first number
+    transposed: int  # where the transposed weights begin, counted from the first of those
+    value: bool  # whether it has one output, and its weights are a vector
 
     @property
     def bias(self) -> int:
