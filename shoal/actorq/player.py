@@ -27,11 +27,9 @@ class Play:
 
     engine: str
     precision: str
-    bits: int
-    """Of the numbers that are broadcast."""
+    bits: int  # of the numbers that are broadcast
     copies: int
-    states: int = 0
-    """Recent states on which the biases of every version are corrected; 0: they are not."""
+    states: int = 0  # recent states on which the biases of every version are corrected; 0: they are not
 
     @property
     def codes(self) -> bool:

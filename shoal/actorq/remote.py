@@ -72,8 +72,7 @@ class HandedVersion:
     """The version that the present call handed in; Ray fetches it to this node once, and all actors here read it."""
 
     refused = 0
-    newest: tuple[Any, int, int] = None, 0, 0
-    """Ray's reference to the payload, number and version."""
+    newest: tuple[Any, int, int] = None, 0, 0  # Ray's reference to the payload, number and version
 
     def pull(self, after: int = 0) -> "Version | None":
         """That version if its number is beyond `after`; its payload is read-only, and shared with other actors."""

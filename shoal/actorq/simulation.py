@@ -80,28 +80,18 @@ class Settings(SimulationOptions):
 class Outcome:
     """What the simulated system did in its steady state."""
 
-    env_steps_per_second: float
-    """Transitions that were taken in, of all actors."""
+    env_steps_per_second: float  # transitions that were taken in, of all actors
     updates_per_second: float
-    learner_stall: float
-    """Share of the time in which the learner waited for experience."""
-    actor_stall: float
-    """Share of the actors' time in which they waited for the learner to take in their chunks."""
-    pull_share: float
-    """Share of the actors' time that pulls took: the network, copying and loading."""
-    lag_mean: float
-    """Age in updates of the version that played a transition, when that is taken in."""
+    learner_stall: float  # share of the time in which the learner waited for experience
+    actor_stall: float  # share of the actors' time in which they waited for the learner to take in their chunks
+    pull_share: float  # share of the actors' time that pulls took: the network, copying and loading
+    lag_mean: float  # age in updates of the version that played a transition, when that is taken in
     lag_p95: float
-    down_bytes_per_second: float
-    """Versions that actors pulled."""
-    up_bytes_per_second: float
-    """Experience that they sent."""
-    samples_per_insert: float
-    """Achieved."""
-    bottleneck: str
-    """learner, actors or network."""
-    seconds: float
-    """Simulated seconds of the part that counts."""
+    down_bytes_per_second: float  # versions that actors pulled
+    up_bytes_per_second: float  # experience that they sent
+    samples_per_insert: float  # achieved
+    bottleneck: str  # learner, actors or network
+    seconds: float  # simulated seconds of the part that counts
 
 
 def simulate(settings: Settings) -> Outcome:

@@ -50,11 +50,9 @@ DEATHS = 3  # a process that dies so often before it has done anything is given 
 class Post:
     """The place of one process: how often it was filled, and how often in vain."""
 
-    index: int
-    """On the board."""
+    index: int  # on the board
     started: int = 0
-    barren: int = 0
-    """Processes in a row that died before they had done anything."""
+    barren: int = 0  # processes in a row that died before they had done anything
 
     @property
     def actor(self) -> int:
@@ -146,8 +144,7 @@ class LocalPost(Post):
     """A process of this machine."""
 
     child: WatchedChild | None = None
-    done: int = 0
-    """What the post had done when its present process was started."""
+    done: int = 0  # what the post had done when its present process was started
 
 
 class LocalSystem(ActorSystem):

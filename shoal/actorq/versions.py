@@ -22,10 +22,8 @@ ATTEMPTS = 100  # a reader that finds a slot damaged so often in a row refuses i
 class Version:
     """A version as a reader got it."""
 
-    number: int
-    """Which publication it is, counted from 1."""
-    version: int
-    """The learner's updates when it was published."""
+    number: int  # which publication it is, counted from 1
+    version: int  # the learner's updates when it was published
     payload: Bytes
 
 

@@ -23,8 +23,7 @@ class Episodes(NamedTuple):
 
     play: Callable[[], object]
     copies: int
-    episodes: int
-    """That one call plays in each copy."""
+    episodes: int  # that one call plays in each copy
 
 
 def jaxmarl_episodes(world: str, agents: int, length: int, threads: int) -> Episodes | None:

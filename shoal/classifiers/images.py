@@ -41,10 +41,8 @@ class ImageData:
     train: Split
     test: Split
     classes: int
-    shift: int
-    """Augmentation: largest shift in pixels."""
-    flip: bool
-    """Augmentation: whether a mirrored image is of the same class."""
+    shift: int  # augmentation: largest shift in pixels
+    flip: bool  # augmentation: whether a mirrored image is of the same class
 
     @property
     def channels(self) -> int:

@@ -50,10 +50,8 @@ def episode_seed(seed: int, copy: int, episode: int) -> int:
 class AdaptedCopies(Copies):
     """What copies in this process and copies in workers have in common: they refuse the same mistakes of the caller."""
 
-    present: Bools
-    """(E, N) whether the agent takes part in the next step; nobody does before the first reset."""
-    first = 0
-    """Number of the first copy, where these are a part of more."""
+    present: Bools  # (E, N) whether the agent takes part in the next step; nobody does before the first reset
+    first = 0  # number of the first copy, where these are a part of more
 
     def check_begun(self) -> None:
         """Raise unless there is an episode under way."""

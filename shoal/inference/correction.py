@@ -33,10 +33,8 @@ BLOCK = 64  # inputs between two updates of all weights that are still to be rou
 class Correction:
     """What is corrected on recorded states."""
 
-    bias: bool = True
-    """Move the biases."""
-    rounding: Rounding = "nearest"
-    """How weights are rounded."""
+    bias: bool = True  # move the biases
+    rounding: Rounding = "nearest"  # how weights are rounded
 
     def __post_init__(self) -> None:
         check_choice("rounding", self.rounding, ROUNDINGS)

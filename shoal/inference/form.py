@@ -28,12 +28,9 @@ class Form:
     """How a policy is laid out in a graph."""
 
     precision: ExportPrecision = "float32"
-    bits: int = 8
-    """Bits of the weights' codes, where the precision is quantized."""
-    alone: bool = False
-    """The graph is for one state at a time."""
-    given: bool = False
-    """Weights are inputs of the graph, not part of it (float32 only)."""
+    bits: int = 8  # bits of the weights' codes, where the precision is quantized
+    alone: bool = False  # the graph is for one state at a time
+    given: bool = False  # weights are inputs of the graph, not part of it (float32 only)
 
     @property
     def stored_bits(self) -> int:
@@ -124,8 +121,7 @@ class Ports:
     observation_size: int
     action_size: int
     discrete: bool
-    draws: bool
-    """Whether it takes noise to sample its choices."""
+    draws: bool  # whether it takes noise to sample its choices
     image: tuple[int, ...] = ()
 
     @classmethod

@@ -34,10 +34,8 @@ TOO_SMALL = float(np.nextafter(np.finfo(np.float32).tiny, np.float32(0)))
 class Grid:
     """A uniform quantization grid: evenly spaced real values and their integer codes."""
 
-    scale: Numbers
-    """Broadcastable to the values: size 1 along every axis that shares a scale."""
-    zero_point: Numbers
-    """The code of 0: integers in the shape of the scale."""
+    scale: Numbers  # broadcastable to the values: size 1 along every axis that shares a scale
+    zero_point: Numbers  # the code of 0: integers in the shape of the scale
     bits: int = 8
     kind: GridKind = "asymmetric"
 

@@ -30,10 +30,8 @@ Floating = TypeVar("Floating", bound=np.floating[Any])
 class Quantized:
     """The grids that a layer is frozen to, by quantization-aware training or by calibration."""
 
-    weight: Grid
-    """Symmetric, one scale per output channel: (N, 1, U), or (U, 1, 1, 1) for a convolution."""
-    input: Grid | None = None
-    """Asymmetric, one scale per agent: (N, 1, 1); None: the layer's input is not rounded."""
+    weight: Grid  # symmetric, one scale per output channel: (N, 1, U), or (U, 1, 1, 1) for a convolution
+    input: Grid | None = None  # asymmetric, one scale per agent: (N, 1, 1); None: the layer's input is not rounded
 
     @property
     def bits(self) -> int:

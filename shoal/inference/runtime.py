@@ -53,11 +53,9 @@ def reason(error: Exception) -> str:
 class Audit:
     """Multiplications for one state."""
 
-    int8: int
-    """Multiplications in 8 bits."""
+    int8: int  # multiplications in 8 bits
     all: int
-    nodes: dict[str, int]
-    """Number of multiplying nodes by operator."""
+    nodes: dict[str, int]  # number of multiplying nodes by operator
 
     @property
     def share(self) -> float:

@@ -29,14 +29,10 @@ class Layer:
 
     inputs: int
     units: int
-    weight: int
-    """Where the weights begin, counted from the network's first number."""
-    transposed: int
-    """Where the transposed weights begin, counted from the first of those."""
-    value: bool
-    """Whether it has one output, and its weights are a vector."""
-    members: int = 1
-    """Agents that share the network: of the first layer each has a bias of its own."""
+    weight: int  # where the weights begin, counted from the network's first number
+    transposed: int  # where the transposed weights begin, counted from the first of those
+    value: bool  # whether it has one output, and its weights are a vector
+    members: int = 1  # agents that share the network: of the first layer each has a bias of its own
 
     @property
     def bias(self) -> int:

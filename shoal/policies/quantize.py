@@ -43,20 +43,15 @@ class WidthRecord:
 
     precision: str
     bits: int
-    what: str
-    """weights, activations, both; none: full precision; trained: quantization-aware training."""
+    what: str  # weights, activations, both; none: full precision; trained: quantization-aware training
     return_mean: float
     return_ci95: float
-    relative_error: float | None
-    """(full precision - this) / |full precision|; positive is worse."""
+    relative_error: float | None  # (full precision - this) / |full precision|; positive is worse
     equal_actions: float
     kl: float | None
-    bytes: int
-    """Of weights, scales, biases and normaliser."""
-    file_bytes: int | None = None
-    """Of the file that `shoal export` writes with these weights; None: it writes none."""
-    corrected: bool = False
-    """Biases are corrected."""
+    bytes: int  # of weights, scales, biases and normaliser
+    file_bytes: int | None = None  # of the file that `shoal export` writes with these weights; None: it writes none
+    corrected: bool = False  # biases are corrected
     rounding: Rounding = "nearest"
 
 

@@ -55,12 +55,9 @@ class ProfileOptions:
 class Sweep(ProfileOptions):
     """Everything that determines a profile."""
 
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Of training, where they are not the papers'."""
-    misses: bool = True
-    """Run the samplers through the cache model."""
-    memory: bool = True
-    """Measure what each implementation takes."""
+    settings: dict[str, Any] = field(default_factory=dict)  # of training, where they are not the papers'
+    misses: bool = True  # run the samplers through the cache model
+    memory: bool = True  # measure what each implementation takes
 
     def check(self) -> None:
         """Raise a `UserError` for the first thing that cannot be measured."""

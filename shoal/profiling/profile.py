@@ -27,21 +27,14 @@ class Profile:
     """Everything that was measured, as records."""
 
     machine: str
-    counters: str
-    """Which of the processor's counters are available, and why the others are missing."""
-    rows: list[Record] = field(default_factory=list)
-    """Time, one record per cell."""
-    growth: list[Record] = field(default_factory=list)
-    """How much longer a round takes when the agents double."""
-    neighbor: list[Record] = field(default_factory=list)
-    """What neighbour sampling saves."""
-    misses: list[Record] = field(default_factory=list)
-    """The cache model, per update of all trainers."""
+    counters: str  # which of the processor's counters are available, and why the others are missing
+    rows: list[Record] = field(default_factory=list)  # time, one record per cell
+    growth: list[Record] = field(default_factory=list)  # how much longer a round takes when the agents double
+    neighbor: list[Record] = field(default_factory=list)  # what neighbour sampling saves
+    misses: list[Record] = field(default_factory=list)  # the cache model, per update of all trainers
     memory: list[Record] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    """Sentences about what could not be measured."""
-    interrupted: bool = False
-    """Ctrl-C ended it early."""
+    failed: list[str] = field(default_factory=list)  # sentences about what could not be measured
+    interrupted: bool = False  # Ctrl-C ended it early
 
     def add(self, part: "Profile") -> None:
         """Take in what was measured of another group."""

@@ -114,8 +114,7 @@ class Job(NamedTuple):
     path: Path
     states: Array  # (B, N, O)
     outputs: NDArray[Any]  # (B, N, U), as PyTorch computes them for the states
-    visited: Array | None = None
-    """(B, N, O): other states, on which it is corrected."""
+    visited: Array | None = None  # (B, N, O): other states, on which it is corrected
 
 
 def jobs_of_agents(whole: Job, frozen_agent: int | None = None) -> list[Job]:

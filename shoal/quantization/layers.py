@@ -32,12 +32,9 @@ class LayerSite:
     name: str
     module: nn.Module
     weight: Tensor
-    networks: tuple[int, ...]
-    """Axes of the weights along which whole networks are stacked."""
-    channels: tuple[int, ...]
-    """Axes of networks and outputs."""
-    number: int = 0
-    """Index of the layer in a stack."""
+    networks: tuple[int, ...]  # axes of the weights along which whole networks are stacked
+    channels: tuple[int, ...]  # axes of networks and outputs
+    number: int = 0  # index of the layer in a stack
 
     def kept(self, quantizer: Quantizer) -> tuple[int, ...]:
         """The axes of the weights along which each index has its own scale."""

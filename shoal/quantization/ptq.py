@@ -69,8 +69,7 @@ class _Part:
     layer: LayerSite
     weights: Quantizer | None
     inputs: Quantizer | None
-    mask: Tensor | None
-    """(C, 1, 1): the networks of its stack that are quantized; None: all."""
+    mask: Tensor | None  # (C, 1, 1): the networks of its stack that are quantized; None: all
 
     def chosen(self, narrow: Tensor, full: Tensor) -> Tensor:
         """The quantized values of selected networks, the full-precision ones of the others; both (C, …)."""

@@ -89,8 +89,7 @@ class Width:
     """A precision, under the name that it has in tables."""
 
     name: str
-    quantizer: Quantizer | None
-    """None: float32."""
+    quantizer: Quantizer | None  # None: float32
 
     @property
     def bits(self) -> int:

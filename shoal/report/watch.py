@@ -95,10 +95,8 @@ class Film:
 
     title: str
     episodes: tuple[RecordedEpisode, ...]
-    team: int = 0
-    """Number of leading agents that the return is averaged over; 0 means all."""
-    groups: dict[str, list[int]] = dataclasses.field(default_factory=dict)
-    """Agents by group."""
+    team: int = 0  # number of leading agents that the return is averaged over; 0 means all
+    groups: dict[str, list[int]] = dataclasses.field(default_factory=dict)  # agents by group
 
     def running_return(self, episode: RecordedEpisode, group: str = "") -> NDArray[np.float64]:
         """(T + 1,) sum of rewards so far, per agent of the team or of a group."""

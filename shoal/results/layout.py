@@ -23,10 +23,8 @@ class Texts:
 
     heading: str
     cells: list[str]
-    words: bool
-    """It has nothing but words, which can be wrapped."""
-    names: bool
-    """It can tell rows apart: words or whole numbers."""
+    words: bool  # it has nothing but words, which can be wrapped
+    names: bool  # it can tell rows apart: words or whole numbers
 
     @property
     def width(self) -> int:

@@ -79,8 +79,7 @@ class Segment(NamedTuple):
     """A file of transitions [first, last), as a checkpoint names it."""
 
     name: str
-    first: int | list[int]
-    """One number for all copies, or one per copy."""
+    first: int | list[int]  # one number for all copies, or one per copy
     last: int | list[int]
     size: int
     sha256: str

@@ -39,10 +39,8 @@ Made = TypeVar("Made", bound=RunResult, covariant=True)
 class Trainable(Protocol[Made]):
     """A training in memory that runs in a folder and can be saved between any two of its steps."""
 
-    config: Any
-    """A `StoredConfig`, with the log's switch `tensorboard`."""
-    counter: str
-    """What it counts, and names its checkpoints by: episode or step."""
+    config: Any  # a `StoredConfig`, with the log's switch `tensorboard`
+    counter: str  # what it counts, and names its checkpoints by: episode or step
 
     @property
     def threads(self) -> int | None:

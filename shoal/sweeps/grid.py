@@ -33,10 +33,8 @@ WHOLE = "whole numbers such as '0-9' or '0,3,7'"
 class SweepRun:
     """One run of a sweep."""
 
-    point: Mapping[str, Any]
-    """Its values of the grid; empty if there is none."""
-    config: TrainConfig
-    """With its folder in `out`."""
+    point: Mapping[str, Any]  # its values of the grid; empty if there is none
+    config: TrainConfig  # with its folder in `out`
 
     @property
     def label(self) -> str:

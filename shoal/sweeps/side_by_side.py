@@ -32,12 +32,9 @@ class Outcome:
     """How a run ended."""
 
     run: SweepRun
-    result: TrainResult | None
-    """None: it is not finished."""
-    error: str = ""
-    """Why it failed; empty if it was only stopped."""
-    kept: bool = False
-    """It was finished before."""
+    result: TrainResult | None  # None: it is not finished
+    error: str = ""  # why it failed; empty if it was only stopped
+    kept: bool = False  # it was finished before
 
 
 class Lines:

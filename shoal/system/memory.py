@@ -33,8 +33,7 @@ class Limit:
     name: str
     option: str
     kind: int
-    taken: str
-    """What of it is taken, in /proc/self/status."""
+    taken: str  # what of it is taken, in /proc/self/status
     with_torch: int
     without_torch: int
 

@@ -58,8 +58,7 @@ class SharedMemory:
 class ArrayLayout:
     """Arrays in one block, one after the other; each begins on a cache line of its own."""
 
-    arrays: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]
-    """Data type and shape of each, by name."""
+    arrays: Mapping[str, tuple[DTypeLike, tuple[int, ...]]]  # data type and shape of each, by name
 
     @cached_property
     def nbytes(self) -> int:

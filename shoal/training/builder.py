@@ -40,19 +40,15 @@ class Replay(Rows, RingStore, Protocol):
 class Parts:
     """The parts that an implementation builds from a configuration; nothing has been played yet."""
 
-    config: TrainConfig
-    """The configuration, with the settings that the implementation fixes."""
+    config: TrainConfig  # the configuration, with the settings that the implementation fixes
     env: VectorEnv
     team: BaseTeam
     ring: Replay
     sampler: Sampler
     precision: Precision = FULL
-    collector: Collecting | None = None
-    """None: one that plays in this process."""
-    learner: "Learner | None" = None
-    """None: one that owes an update for every so many samples."""
-    note: str = ""
-    """A sentence on how the run learns."""
+    collector: Collecting | None = None  # None: one that plays in this process
+    learner: "Learner | None" = None  # None: one that owes an update for every so many samples
+    note: str = ""  # a sentence on how the run learns
 
 
 class Implementation(Protocol):

@@ -135,8 +135,7 @@ class TeamRun:
     """The training of a team in a run folder, as `shoal.runs.lifecycle` carries it out."""
 
     counter = "episode"
-    complete = False
-    """The evaluation comes last; a signal before it ends the run."""
+    complete = False  # the evaluation comes last; a signal before it ends the run
 
     def __init__(self, training: Training, observer: Observer, callbacks: Sequence[Callback] = ()) -> None:
         self.training, self.observer, self._callbacks = training, observer, callbacks

@@ -20,14 +20,10 @@ LONG = 10_000  # steps after which an episode without a limit is worth a warning
 class Episode(NamedTuple):
     """The returns of one finished episode."""
 
-    team: float
-    """Mean over the agents of the team."""
-    prey: float | None
-    """Mean over the learning prey."""
-    agents: tuple[float, ...] = ()
-    """Each agent's."""
-    metrics: tuple[float, ...] = ()
-    """What the world reports of it, in the order of the spec's names."""
+    team: float  # mean over the agents of the team
+    prey: float | None  # mean over the learning prey
+    agents: tuple[float, ...] = ()  # each agent's
+    metrics: tuple[float, ...] = ()  # what the world reports of it, in the order of the spec's names
 
 
 class Estimate(NamedTuple):

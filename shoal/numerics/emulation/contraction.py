@@ -37,8 +37,7 @@ class Roles(NamedTuple):
     """The three products of X·Y: each multiplies matrices in its role. An operand is read once for all its products."""
 
     forward: Multiply
-    x: Multiply
-    """For the gradient of X."""
+    x: Multiply  # for the gradient of X
     y: Multiply
     read_x: Reader
     read_y: Reader

@@ -17,8 +17,7 @@ class Covered(NamedTuple):
     op: str
     role: str
     calls: int
-    macs: int | None
-    """None for a plain function whose products cannot be counted from outside."""
+    macs: int | None  # None for a plain function whose products cannot be counted from outside
     emulated: bool
 
 

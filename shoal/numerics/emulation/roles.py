@@ -22,13 +22,10 @@ class _Here(threading.local):
     """State of this thread."""
 
     emulation: "Emulation | None" = None
-    mode: object = None
-    """The mode of the innermost context; outer ones are inactive."""
+    mode: object = None  # the mode of the innermost context; outer ones are inactive
     role: str | None = None
-    calling: str = ""
-    """The torch function that the user called, for messages and coverage."""
-    refusal: str = ""
-    """The last refusal, in case its error gets lost on the way."""
+    calling: str = ""  # the torch function that the user called, for messages and coverage
+    refusal: str = ""  # the last refusal, in case its error gets lost on the way
 
     def __init__(self) -> None:
         self.entered: list[Any] = []

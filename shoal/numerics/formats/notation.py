@@ -35,10 +35,8 @@ UNIT_EXAMPLES = "E5M2:5+E6M5, E5M2:5+Q8.13 and 'E4M3*E5M2:5+E6M9, order=pairwise
 class UnitParts(NamedTuple):
     """The parts of a MAC unit's name."""
 
-    operands: tuple[FloatFormat | FixedFormat, ...]
-    """One or two formats, without the configuration."""
-    cfg: int | None
-    """None if not given, as for fixed-point operands."""
+    operands: tuple[FloatFormat | FixedFormat, ...]  # one or two formats, without the configuration
+    cfg: int | None  # None if not given, as for fixed-point operands
     accumulator: FloatFormat | FixedFormat | None
     options: dict[str, bool | int | str]
 

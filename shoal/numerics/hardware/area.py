@@ -29,12 +29,9 @@ class Area:
 
     luts: float
     dsps: int
-    kind: str
-    """`tabulated`, `interpolated` or `extrapolated`."""
-    error: float | None
-    """Standard error of the LUTs; 0 if tabulated, None if the fit has no degrees of freedom left."""
-    source: str
-    """The slide, or how the figure was derived."""
+    kind: str  # `tabulated`, `interpolated` or `extrapolated`
+    error: float | None  # standard error of the LUTs; 0 if tabulated, None if the fit has no degrees of freedom left
+    source: str  # the slide, or how the figure was derived
 
 
 @dataclass(frozen=True)
@@ -44,15 +41,11 @@ class Cost:
     datapath: Datapath
     pes: int
     multiplier: Area
-    converter: Area | None
-    """From the float product to the fixed-point accumulator; None if not needed."""
+    converter: Area | None  # from the float product to the fixed-point accumulator; None if not needed
     accumulator: Area
-    unit: Area
-    """One MAC unit: multiplier, converter and accumulator."""
-    array: Area
-    """`pes` units."""
-    surroundings: Area
-    """System minus array: FP32 converters, interconnect, buffers for the accumulators' output."""
+    unit: Area  # one MAC unit: multiplier, converter and accumulator
+    array: Area  # `pes` units
+    surroundings: Area  # system minus array: FP32 converters, interconnect, buffers for the accumulators' output
     system: Area
 
     @property

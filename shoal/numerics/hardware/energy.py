@@ -20,8 +20,7 @@ class Operation:
 
     multiply: float
     add: float
-    kind: str
-    """`tabulated`, `interpolated` or `extrapolated`: the less certain of the two."""
+    kind: str  # `tabulated`, `interpolated` or `extrapolated`: the less certain of the two
 
     @property
     def total(self) -> float:

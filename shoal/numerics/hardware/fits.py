@@ -28,10 +28,8 @@ class Fit:
     """figure ≈ Σ coefficient·term(point) over tabulated points of one axis, (width,), or two, (exponent, mantissa)."""
 
     name: str
-    terms: tuple[str, ...]
-    """The terms in readable form."""
-    values: Callable[[Point], tuple[float, ...]]
-    """The values of the terms at a point."""
+    terms: tuple[str, ...]  # the terms in readable form
+    values: Callable[[Point], tuple[float, ...]]  # the values of the terms at a point
     rows: Mapping[Point, float]
 
     @cached_property

@@ -16,8 +16,7 @@ from shoal.numerics.formats.encodings import encoding, operand_format
 from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.rounding.exact import exponent_of
 
-Bits = tuple[int, int]
-"""Exponent and mantissa bits, or bits before (the sign included) and after the point."""
+Bits = tuple[int, int]  # exponent and mantissa bits, or bits before (the sign included) and after the point
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from shoal.numerics.formats.types import FixedFormat, FloatFormat, Scalar
 from shoal.numerics.mac.unit import FixedMultiplier, FloatMultiplier, MacUnit
 from shoal.numerics.rounding.exact import exponent_of, keep_to_range, round_exact, round_magnitude
 
-Draw = Callable[[int], int]
-"""The random bits R of a step; `dot_exact` numbers the steps."""
+Draw = Callable[[int], int]  # the random bits R of a step; `dot_exact` numbers the steps
 
 
 @dataclass

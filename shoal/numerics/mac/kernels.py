@@ -16,8 +16,7 @@ from shoal.numerics.mac.plan import CHUNKED, EXACT, KAHAN, LIMB, PAIRWISE
 from shoal.numerics.rounding.kernels import BEYOND, VANISHED, random_word, round_finite
 from shoal.numerics.rounding.randomness import Keys
 
-SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3
-"""Indices of the counters."""
+SATURATED, OVERFLOWED, UNDERFLOWED, NANS = 0, 1, 2, 3  # indices of the counters
 DEPTH = 64
 SPLIT = 134217729.0  # 2^27 + 1
 

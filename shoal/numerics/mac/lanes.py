@@ -16,8 +16,7 @@ WIDE = "avx512f" in vector_features()
 """Whether there are 32 vector registers of 512 bits; otherwise 16 of 256 are assumed."""
 FUSED = not vector_features().isdisjoint({"fma", "arm64"})
 """Whether the processor multiplies and adds in one instruction; emulating it would be slow."""
-COLUMNS = 16
-"""Numbers in a row of a tile."""
+COLUMNS = 16  # numbers in a row of a tile
 
 
 class Carrier(NamedTuple):
@@ -26,8 +25,7 @@ class Carrier(NamedTuple):
     bits: int
     mantissa: int
     bias: int
-    width: int
-    """Numbers per vector."""
+    width: int  # numbers per vector
 
     @property
     def floats(self) -> Any:

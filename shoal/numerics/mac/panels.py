@@ -20,10 +20,8 @@ from shoal.numerics.rounding.kernels import intrinsic, random_word
 TILE = ROWS * COLUMNS
 LEVELS = 40
 """Levels of a tree, at most."""
-RUNS = 6
-"""Up to this many runs of neighbours, 16 columns are copied run by run."""
-BLOCK = 64
-"""Steps that are packed together where neighbours are steps."""
+RUNS = 6  # up to this many runs of neighbours, 16 columns are copied run by run
+BLOCK = 64  # steps that are packed together where neighbours are steps
 
 
 class View(NamedTuple):
@@ -41,22 +39,15 @@ class View(NamedTuple):
 class Layout(NamedTuple):
     """How a product is divided, and where its parts are."""
 
-    row_block: int
-    """Rows per work item, a multiple of ROWS."""
-    column_block: int
-    """Panels of columns per work item."""
-    chunk: int
-    """Products per chunk; 0 if the order is not chunked."""
-    strict: int
-    """Whether sums that exceed the range must be recomputed."""
-    first_panel: int
-    """The panels that have been packed."""
+    row_block: int  # rows per work item, a multiple of ROWS
+    column_block: int  # panels of columns per work item
+    chunk: int  # products per chunk; 0 if the order is not chunked
+    strict: int  # whether sums that exceed the range must be recomputed
+    first_panel: int  # the panels that have been packed
     last_panel: int
-    chance_before: int
-    """Keys of the outputs' random words."""
+    chance_before: int  # keys of the outputs' random words
     chance_between: int
-    random_bits: int
-    """0 if rounding is not stochastic."""
+    random_bits: int  # 0 if rounding is not stochastic
 
 
 class Scratch(NamedTuple):
@@ -64,8 +55,7 @@ class Scratch(NamedTuple):
 
     tile: NDArray[Any]
     rows: NDArray[np.int64]
-    stack: NDArray[Any]
-    """Of a tree, a tile for each level."""
+    stack: NDArray[Any]  # of a tree, a tile for each level
     keys: NDArray[np.uint32]
     counts: NDArray[np.int32]
 

@@ -29,29 +29,18 @@ from shoal.numerics.rounding.plan import FLOAT32
 from shoal.numerics.rounding.randomness import Keys, word
 from shoal.system.threads import share_out
 
-ALONE = 2**17
-"""Up to this many MACs one thread is faster than two."""
-ALONE_COPYING = 2**16
-"""Up to this many numbers one thread copies faster than two."""
-ALONE_READING = 2**19
-"""Up to this many numbers one thread finds the largest as fast as two."""
-ROW_BLOCK = 128
-"""Rows per work item, at most."""
-PACKED = 2**22
-"""Numbers that are packed at a time, if one panel of columns is not more."""
-PIECES = 8
-"""Work items per thread, at least, if there are enough rows and columns."""
-REMEMBERED = 2**17
-"""Up to this many offsets are kept for the next product of the same shape."""
-SLACK = 1 + 2.0**-20
-"""For the rounding of bounds that are computed in float64."""
-EXACT_PIECE = 64
-"""Shortest sums for which exact sums by BLAS pay."""
+ALONE = 2**17  # up to this many MACs one thread is faster than two
+ALONE_COPYING = 2**16  # up to this many numbers one thread copies faster than two
+ALONE_READING = 2**19  # up to this many numbers one thread finds the largest as fast as two
+ROW_BLOCK = 128  # rows per work item, at most
+PACKED = 2**22  # numbers that are packed at a time, if one panel of columns is not more
+PIECES = 8  # work items per thread, at least, if there are enough rows and columns
+REMEMBERED = 2**17  # up to this many offsets are kept for the next product of the same shape
+SLACK = 1 + 2.0**-20  # for the rounding of bounds that are computed in float64
+EXACT_PIECE = 64  # shortest sums for which exact sums by BLAS pay
 
-Axes = tuple[tuple[int, int], ...]
-"""Length and stride of each axis, the last one fastest."""
-Place = tuple[Axes, Axes, Axes]
-"""Where the matrices, rows and columns of a result are in memory."""
+Axes = tuple[tuple[int, int], ...]  # length and stride of each axis, the last one fastest
+Place = tuple[Axes, Axes, Axes]  # where the matrices, rows and columns of a result are in memory
 
 
 class Operand:

@@ -39,8 +39,7 @@ the range of the converter."""
 NEAREST, GENERAL, CHANCE_A, CHANCE, NATIVE = range(5)
 """How sums (or the converter) round: to nearest, ties to even; any deterministic way; stochastically by variant A; by B
 or C; or as float32 itself does."""
-MODE = 16384
-"""A kind is flags + MODE·(how it rounds)."""
+MODE = 16384  # a kind is flags + MODE·(how it rounds)
 
 
 class FloatParameters(NamedTuple):
@@ -48,8 +47,7 @@ class FloatParameters(NamedTuple):
 
     lowest: Any
     highest: Any
-    taken_lowest: Any
-    """Limits of the converter."""
+    taken_lowest: Any  # limits of the converter
     taken_highest: Any
     flush_before: Any
     flush_after: Any
@@ -59,28 +57,20 @@ class FloatParameters(NamedTuple):
 class IntParameters(NamedTuple):
     """Bit counts, bit positions and masks."""
 
-    dropped: Any
-    """23 - m of the accumulator; 52 - m in float64."""
-    lowest_field: Any
-    """The carrier's exponent field of its smallest normal number."""
+    dropped: Any  # 23 - m of the accumulator; 52 - m in float64
+    lowest_field: Any  # the carrier's exponent field of its smallest normal number
     product_dropped: Any
     product_lowest_field: Any
     random_bits: Any
-    near: Any
-    """-1 for the round-to-nearest modes, else 0."""
-    away: Any
-    """1 if ties go away from zero."""
-    full_positive: Any
-    """-1 if any dropped bit rounds the magnitude of a positive number up."""
+    near: Any  # -1 for the round-to-nearest modes, else 0
+    away: Any  # 1 if ties go away from zero
+    full_positive: Any  # -1 if any dropped bit rounds the magnitude of a positive number up
     full_negative: Any
-    variant_c: Any
-    """-1 for variant C, 0 for B."""
+    variant_c: Any  # -1 for variant C, 0 for B
 
 
-Masks = list[Ints]
-"""-1 in the lanes in which an event happened, else 0."""
-Step = tuple[Floats, Masks, Masks]
-"""A result, whether it exceeded a range, and whether it vanished."""
+Masks = list[Ints]  # -1 in the lanes in which an event happened, else 0
+Step = tuple[Floats, Masks, Masks]  # a result, whether it exceeded a range, and whether it vanished
 
 
 def carrier_of(kind: int) -> Carrier:
@@ -263,8 +253,7 @@ def _mix(x: Ints) -> Ints:
     return x ^ (x >> SHIFTS[2])
 
 
-At = tuple[int, int]
-"""A vector of a tile: its row and its first column, in vectors."""
+At = tuple[int, int]  # a vector of a tile: its row and its first column, in vectors
 
 
 class _Tile:

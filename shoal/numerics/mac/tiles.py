@@ -44,24 +44,19 @@ GROWTH = 4
 sum, itself a value of the format, rounds by at most |y|. That is a factor of 2; another one is for the sums of chunks,
 or for products that are rounded before they are added."""
 
-LEVELS = 32
-"""Levels of a tree, at most."""
+LEVELS = 32  # levels of a tree, at most
 
 
 class Fast(NamedTuple):
     """How the fast loops compute a unit."""
 
     kind: int
-    scale: float
-    """A fixed-point sum is kept in multiples of its step: the second operand is multiplied by this."""
+    scale: float  # a fixed-point sum is kept in multiples of its step: the second operand is multiplied by this
     floats: np.ndarray
     ints: np.ndarray
-    marks: bool
-    """Whether outputs may be marked for recomputation."""
-    subnormals: bool
-    """Whether subnormal float32 numbers may occur."""
-    dtype: type
-    """Type of the numbers."""
+    marks: bool  # whether outputs may be marked for recomputation
+    subnormals: bool  # whether subnormal float32 numbers may occur
+    dtype: type  # type of the numbers
 
 
 @lru_cache(maxsize=256)

@@ -23,8 +23,7 @@ from shoal.numerics.rounding.randomness import Keys
 
 FLOAT32_INFINITY = np.int32(FLOAT32.infinity)
 
-TINY = 2.0**-1074
-"""Stands for a nonzero number that underflows float64 when scaled."""
+TINY = 2.0**-1074  # stands for a nonzero number that underflows float64 when scaled
 
 
 def shared_exponents(x: Tensor, format: BlockFormat, carrier: Carrier = FLOAT64) -> Tensor:

@@ -25,8 +25,7 @@ intrinsic: Any = extending.intrinsic  # which mypy takes for a function of the t
 M0, M1 = np.uint32(MULTIPLIERS[0]), np.uint32(MULTIPLIERS[1])
 S0, S1, S2 = np.int32(SHIFTS[0]), np.int32(SHIFTS[1]), np.int32(SHIFTS[2])
 BLOCK = 4096  # elements that stay in the L1 cache between two passes over them
-BEYOND, VANISHED = 1, 2
-"""Events of a rounding: the largest value was exceeded; a nonzero number became zero."""
+BEYOND, VANISHED = 1, 2  # events of a rounding: the largest value was exceeded; a nonzero number became zero
 
 
 # ---- integers as wide as the carrier ---------------------------------------------------------------------------------
@@ -38,11 +37,9 @@ class Bits(NamedTuple):
     T: Any
     width: Any
     mantissa: Any
-    lowest: Any
-    """Exponent of the smallest normal number."""
+    lowest: Any  # exponent of the smallest normal number
     infinity: Any
-    magnitude: Any
-    """All bits but the sign."""
+    magnitude: Any  # all bits but the sign
 
 
 def bits_of(T: Any) -> Any:
@@ -68,11 +65,9 @@ def _shift(operation: str) -> Any:
     return shift
 
 
-left: Any = _shift("shl")
-"""left(value, places): value·2^places without the upper bits, for fewer places than bits."""
+left: Any = _shift("shl")  # left(value, places): value·2^places without the upper bits, for fewer places than bits
 
-right: Any = _shift("lshr")
-"""right(value, places): a logical shift, with zeros shifted in."""
+right: Any = _shift("lshr")  # right(value, places): a logical shift, with zeros shifted in
 
 
 @intrinsic

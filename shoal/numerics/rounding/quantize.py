@@ -38,10 +38,8 @@ CARRIERS = {torch.float16: FLOAT16, torch.bfloat16: BFLOAT16, torch.float32: FLO
 STARTS = ("nearest-even", "down")
 ALONE = 2**15
 """Up to this many elements one thread is faster than two."""
-PAGED = 2**22
-"""From this many bytes on, large pages are worth asking for."""
-LARGE = 2**28
-"""From this many bytes on, free memory is checked first."""
+PAGED = 2**22  # from this many bytes on, large pages are worth asking for
+LARGE = 2**28  # from this many bytes on, free memory is checked first
 
 
 class Rules(NamedTuple):

@@ -16,8 +16,7 @@ MAGNITUDE = 2**63 - 1
 SIGN = -(2**63)
 POINT = 62
 """Bits of `delta` after the point."""
-PIECE = 2**22
-"""Elements processed together, so that temporaries stay small."""
+PIECE = 2**22  # elements processed together, so that temporaries stay small
 
 
 def round_nearest_or_directed(x: Tensor, plan: RoundingPlan) -> Tensor:

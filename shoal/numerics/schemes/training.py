@@ -64,10 +64,8 @@ class LayerCounts(NamedTuple):
     """Events of one layer in one role."""
 
     layer: str
-    role: str
-    """A product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)."""
-    numbers: int
-    """MACs, or numbers that were rounded."""
+    role: str  # a product (`forward`, `grad_input`, `grad_weight`), or a cast (`weights`, `inputs`, `master`, …)
+    numbers: int  # MACs, or numbers that were rounded
     saturated: int
     overflowed: int
     underflowed: int
