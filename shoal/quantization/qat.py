@@ -17,6 +17,7 @@ from torch.autograd import Function
 from shoal.errors import UserError, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import Quantized
+from shoal.networks.stacked import by_member
 from shoal.numerics.emulation.roles import mark_weight
 from shoal.quantization.layers import LayerSite, attach, attached, find_layers
 
@@ -93,8 +94,8 @@ class FakeLayer:
     def frozen(self, weight: Tensor) -> Quantized:
         """The layer's current grids, for an inference engine."""
         convolution, agents = weight.dim() == 4, weight.shape[0] if self.networks else 1
-        weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (agents, 1, -1))
-        return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1)) if self.seen else None)
+        weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (agents, 1, -1), self.of)
+        return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1), self.of) if self.seen else None)
 
     def set_range(self, low: float, high: float) -> None:
         self.low.fill_(low)
@@ -109,8 +110,9 @@ class FakeLayer:
     def _observe(self, x: Tensor) -> None:
         low, high = value_range(x, self.networks)
         if self.of is not None:  # of all agents that share a network
-            low = torch.zeros_like(self.low).index_reduce_(0, self.of, low, "amin", include_self=False)
-            high = torch.zeros_like(self.high).index_reduce_(0, self.of, high, "amax", include_self=False)
+            members = [self.of == network for network in range(len(self.low))]
+            low = torch.stack([low[of].amin(0) for of in members])
+            high = torch.stack([high[of].amax(0) for of in members])
         low, high = low.reshape(self.low.shape), high.reshape(self.high.shape)
         share = MOMENTUM if self.seen else 1.0
         self.low.lerp_(low, share)
@@ -118,9 +120,9 @@ class FakeLayer:
         self.seen += 1
 
 
-def _in_numpy(grid: Grid, shape: tuple[int, ...]) -> Grid:
-    """The grid in numpy, for an inference engine."""
-    scale, zero = (part.cpu().numpy().reshape(shape) for part in (grid.scale.float(), grid.zero_point))
+def _in_numpy(grid: Grid, shape: tuple[int, ...], of: Tensor | None) -> Grid:
+    """The grid in numpy, for an inference engine: of every agent, where several share a network."""
+    scale, zero = (by_member(part.reshape(shape), of).cpu().numpy() for part in (grid.scale.float(), grid.zero_point))
     return replace(grid, scale=scale, zero_point=zero)
 
 

@@ -237,6 +237,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             check_importable("env", self.env, "actors" if self.actors else "workers")
         if self.qat_bits is None:
             self._check_defaults(OF_QAT, "quantization-aware training, but `qat_bits` is not given")
+        elif self.qat_agent is not None and self.shared_actors:
+            raise UserError(
+                f"`qat_agent` and `share={self.share}` cannot be used together: agents that share an actor are "
+                "quantized together."
+            )
         if self.scheme is None:
             self._check_defaults(OF_SCHEMES, "training in low precision, but `scheme` is not given")
         else:
@@ -342,6 +347,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             "`target_period`": self.target_period > 1,
             "`critic_hidden`": self.critic_hidden is not None,
             "`entities=distance`": self.entities == "distance",
+            f"`share={self.share}`": self.share != "none",
             "`layer_norm`": self.layer_norm,
             "`qat_bits`": self.qat_bits is not None,
             "`scheme`": self.scheme is not None,

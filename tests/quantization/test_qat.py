@@ -201,6 +201,26 @@ def test_one_agent_can_be_quantized_alone():
         Qat({"network": nn.Linear(2, 2)}, 2, only=0)
 
 
+def test_agents_that_share_a_network_have_one_range_and_one_grid():
+    """As if each had its own copy of the network, which has seen the rows of both."""
+    spec = EnvSpec("spec", ("red_0", "blue_0", "red_1"), (4, 4, 4), (2, 2, 2), True)
+    shared = Actors(spec, (6, 5), "categorical", Random(0), shared=True)
+    alone = Actors(spec, (6, 5), "categorical", Random(1))
+    for ours, theirs in zip(alone.parameters(), shared.parameters(), strict=True):
+        ours.data = theirs.data[[0, 1, 0]].clone()
+    x = torch.randn(3, 20, 4) * torch.tensor([1.0, 2.0, 3.0])[:, None, None]
+    fake = seen(shared, 4, x).layers["network.0"]
+    torch.testing.assert_close(fake.low.flatten(), torch.stack([x[[0, 2]].min(), x[1].min()]))
+    torch.testing.assert_close(fake.high.flatten(), torch.stack([x[[0, 2]].max(), x[1].max()]))
+    reds = torch.cat([x[0], x[2]])
+    seen(alone, 4, torch.stack([reds, torch.cat([x[1], x[1]]), reds]))
+    with torch.no_grad():  # which does not observe
+        torch.testing.assert_close(shared(x), alone(x))
+    for ours, theirs in zip(frozen_layers(alone), frozen_layers(shared), strict=True):
+        np.testing.assert_allclose(theirs.weight.scale, ours.weight.scale)
+        np.testing.assert_allclose(theirs.input.scale, ours.input.scale)
+
+
 @pytest.mark.parametrize("heads", [1, 2])
 def test_first_layer_is_reused_with_quantizers(heads):
     torch.manual_seed(0)
@@ -287,6 +307,7 @@ def test_no_quantizers_without_qat_bits(tmp_path):
     [
         ({"qat_bits": 1}, "`qat_bits` is 1, but must be from 2 to 8"),
         ({"qat_agent": 0}, "`qat_bits` is not given"),
+        ({"qat_agent": 0, "qat_bits": 8, "share": "actors"}, "`qat_agent` and `share=actors` cannot be used together"),
         ({"quant_delay": 0.3}, "`quant_delay` is for quantization-aware training"),
         ({"qat_critics": False}, "`qat_critics` is for quantization-aware training"),
         ({"qat_bits": 9}, "`qat_bits` is 9"),
