@@ -19,25 +19,33 @@ COLUMNS = {
     "bare_products_ms": Column("bare products", "ms"),
     "turned_products_ms": Column("turned products", "ms"),
     "peak_share": Column("of the processors' peak"),
+    "unshared_ratio": Column("times faster than unshared"),
 }
 PARTS = (3, 6, 12, 24, 48)
+GOALS = {12: 5.0, 48: 20.0}  # of shared networks, relative to unshared ones
 
 
 def run(agents: int, seconds: float = 6.0) -> list[Record]:
-    """One record per update: its time, that of its products alone, and their ratio, in turns.
+    """One record per update: its time, that of its products alone, and their ratio, in turns; and one with networks
+    that all agents share, relative to the native update without.
 
     `turned`: the same products with the narrow ones transposed, the fastest way known to us in torch. The peak is that
     of multiply-adds in registers, and what is counted are the multiply-adds of the products.
     """
     threads = usable_processors()
     most = threads * peak()
-    trainings = {name: filled_training(agents, update=name, threads=threads) for name in ("native", "torch")}
+    settings: dict[str, dict[str, Any]] = {"native": {}, "torch": {}, "native, shared": {"share": "all"}}
+    trainings = {
+        name: filled_training(agents, update=name.partition(",")[0], threads=threads, **own)
+        for name, own in settings.items()
+    }
     spec, batch = trainings["torch"].env.spec, trainings["torch"].config.batch
     shape = (spec.agents, spec.observation_size, spec.action_size, batch)
     bare, turned = BareProducts(*shape), BareProducts(*shape, turned=True)
     sides: list[Callable[[], None]] = [*(training.update for training in trainings.values()), bare, turned]
     with torch_threads(threads):
         *updates, products, fastest = (statistics.median(calls) for calls in blocks(sides, seconds, TURN))
+    unshared = updates[0]
     return [
         {
             "agents": agents,
@@ -49,9 +57,11 @@ def run(agents: int, seconds: float = 6.0) -> list[Record]:
             "ratio": took / products,
             "turned_products_ms": 1e3 * fastest,
             "turned_ratio": took / fastest,
-            "peak_share": bare.multiply_adds / took / most,
+            "peak_share": bare.multiply_adds / took / most if own == {} else None,
+            "unshared_ratio": unshared / took if own else None,
+            "goal": GOALS.get(agents) if own else None,
         }
-        for name, took in zip(trainings, updates, strict=True)
+        for (name, own), took in zip(settings.items(), updates, strict=True)
     ]
 
 

@@ -14,9 +14,10 @@ def test_update_relative_to_its_products(monkeypatch):
     monkeypatch.setattr(update, "usable_processors", lambda: 1)  # two tests with two threads each would wait
     monkeypatch.setattr(update, "filled_training", functools.partial(update.filled_training, transitions=1_100))
     rows = update.run(1, seconds=0.05)
-    assert [row["update"] for row in rows] == ["native", "torch"]
+    assert [row["update"] for row in rows] == ["native", "torch", "native, shared"]
+    assert rows[2]["unshared_ratio"] == pytest.approx(rows[0]["update_ms"] / rows[2]["update_ms"])
     for row in rows:
-        assert row["agents"] == 1 and 0 < row["peak_share"] < 1
+        assert row["agents"] == 1 and (row["peak_share"] is None) == ("shared" in row["update"])
         assert row["ratio"] == pytest.approx(row["update_ms"] / row["bare_products_ms"])
         assert row["turned_ratio"] == pytest.approx(row["update_ms"] / row["turned_products_ms"])
 
