@@ -74,3 +74,14 @@ def test_hosted_ci_only_calls_the_makefile():
 def test_pre_commit_hooks_fetch_nothing():
     (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     assert repository["repo"] == "local" and {hook["language"] for hook in repository["hooks"]} == {"system"}
+
+
+def test_slow_tests_import_what_there_is():
+    """Nobody runs them for weeks: modules that have moved would be noticed late."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for module, names in re.findall(r"^ +from (tests[\w.]*) import ([\w, ]+)$", path.read_text(), re.MULTILINE):
+            source = ROOT / module.replace(".", "/")
+            text = source.with_suffix(".py") if source.with_suffix(".py").exists() else source / "__init__.py"
+            for name in names.split(", "):
+                defined = re.search(rf"\b{name.split(' as ')[0]}\b", text.read_text())
+                assert defined or (source / f"{name}.py").exists(), f"{path.name}: from {module} import {name}"

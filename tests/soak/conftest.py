@@ -39,7 +39,7 @@ def material(tmp_path_factory, shoal_process):
     from shoal.cli import main
     from shoal.training import loop
     from tests.cli.helpers import call_before, send
-    from tests.quantization import zips
+    from tests.policies import zips
 
     folder = tmp_path_factory.mktemp("material")
     for line in (
