@@ -20,12 +20,12 @@ so that readers of the setting find a value."""
 
 PAPER: dict[str, Any] = {
     "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,
-    "warmup": 25_600, "update_every": 100, "clip": 0.5, "clip_by": "variable", "n_step": 1,
+    "warmup": 25_600, "update_every": 100, "clip": 0.5, "clip_by": "variable", "n_step": 1, "share": "none",
 }  # fmt: skip
 """Of "Towards Efficient Multi-Agent Learning Systems"."""
 ACTORQ: dict[str, Any] = {
     "hidden": (256, 256), "learning_rate": 1e-4, "discount": 0.99, "tau": 1.0, "target_period": 100, "batch": 256,
-    "warmup": 2_000, "update_every": 16, "clip": 40.0, "clip_by": "network", "n_step": 5,
+    "warmup": 2_000, "update_every": 16, "clip": 40.0, "clip_by": "network", "n_step": 5, "share": "none",
 }  # fmt: skip
 """Of the code of QuaRL's ActorQ, but for the layers: its policies have three of 2048 units."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
@@ -110,7 +110,7 @@ class NetworkConfig:
     """Units per hidden layer, of actors and critics."""
     critic_hidden: tuple[int, ...] | None = None
     """Units per hidden layer of the critics; None: as --hidden."""
-    share: Literal["none", "actors", "critics", "all"] = "none"
+    share: Own[Literal["none", "actors", "critics", "all"]] = OWN
     """Networks that agents of one kind share (same group, observations and actions): none as in the papers, their
     actors, their critics, or all. Shared critics tell agents apart by a bias that each agent learns."""
     layer_norm: bool = False

@@ -18,7 +18,7 @@ def own_values() -> dict[str, str]:
         for name, value in settings.items():
             text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
             algorithms_of.setdefault(name, {}).setdefault(text, []).append(algorithm)
-    return {
+    return {"entities": "index"} | {
         name: ", ".join(f"{value} ({', '.join(algorithms)})" for value, algorithms in values.items())
         for name, values in algorithms_of.items()
     }

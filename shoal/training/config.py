@@ -9,9 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from shoal.algorithms.config import LearnConfig
+from shoal.algorithms.config import OWN, LearnConfig, Own
 from shoal.errors import UserError, counted, printable
 from shoal.runs.settings import StoredConfig, read_settings
+from shoal.training.presets import TUNED
 from shoal.trust import check_importable, env_name
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class WorldConfig:
     """predator-prey: number of obstacles; None: a third of the predators, at least 2."""
     prey_scale: float | None = None
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
-    entities: Literal["index", "distance"] = "index"
+    entities: Own[Literal["index", "distance"]] = OWN
     """Order in which agents of a particle world see landmarks, other agents and prey: by index as in the papers, or by
     distance, nearest first, which teams learn from faster."""
     env_options: str = ""
@@ -57,6 +58,9 @@ class WorldConfig:
 class RunConfig:
     """Length of a run, hardware and output."""
 
+    preset: Literal["papers", "tuned"] = "papers"
+    """What settings are that are not given: the papers' (of each algorithm), or those that were found to learn best in
+    the particle worlds (maddpg)."""
     episodes: int = 60_000
     """Episodes to train for, over all copies. With --resume: the new total."""
     seed: int = 0
@@ -178,12 +182,17 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     ranges: ClassVar = RANGES
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None, but not a second pace beside samples per insert.
+        """Put the preset's or the algorithm's own settings in place of None, but not a second pace beside samples per
+        insert.
 
         A class as the environment becomes its name.
         """
         object.__setattr__(self, "env", env_name(self.env))
         given = self.update_every is not None
+        chosen = TUNED.get((self.algorithm, self.env), {}) if self.preset == "tuned" else {}
+        for name, value in ({"entities": "index"} | chosen).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
         super().__post_init__()
         if not given and self.samples_per_insert is not None:
             object.__setattr__(self, "update_every", None)
@@ -231,6 +240,9 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         """Raise a `UserError` for the first invalid setting; the world checks its own."""
         LearnConfig.check(self)
         StoredConfig.check(self)
+        if self.preset == "tuned" and (self.algorithm, self.env) not in TUNED:
+            known = ", ".join(f"{algorithm} in {world}" for algorithm, world in TUNED)
+            raise UserError(f"`preset=tuned` has settings for {known}, not for {self.algorithm} in {self.env}.")
         if self.stop_at_return is not None and not math.isfinite(self.stop_at_return):
             raise UserError(f"`stop_at_return` is {self.stop_at_return}, but must be a finite number.")
         if self.actors or (self.env_workers or 1) > 1:
