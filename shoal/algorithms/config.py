@@ -198,6 +198,8 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
                 )
         if self.algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
             raise UserError("`critic_hidden` and `layer_norm` are settings of critics, which dqn does not have.")
+        if self.algorithm == "dqn" and self.share == "critics":
+            raise UserError("`share` is critics, but dqn has only its Q networks; use actors or all.")
         if self.algorithm == "masac" and self.n_step > 1:
             raise UserError(
                 f"`n_step` is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "

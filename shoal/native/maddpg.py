@@ -71,7 +71,9 @@ class MADDPG:
         # agents whose Q losses, or whose P losses, are computed together
         self.critic_groups = members(self.critic_of)
         self.actor_groups = members(network_numbers(spec, config.share != "none").tolist())
-        self.parts = parts_for(len(self.actor_groups), self.batch)
+        self.parts, self.critic_parts = (
+            parts_for(len(groups), self.batch) for groups in (self.actor_groups, self.critic_groups)
+        )
         self.program = program = Program(dtype, self.batch, CHUNK)
         rows = self.minibatches * self.batch
         self.joint, self.next_joint = program.buffer(self.joint_size), program.buffer(self.joint_size)
@@ -112,15 +114,18 @@ class MADDPG:
     def record(self) -> None:
         """All pieces of an update, in an order in which they can be done."""
         program = self.program
-        parts = list(pairwise(self.batch * part // self.parts for part in range(self.parts + 1)))
+        parts, critic_parts = (
+            list(pairwise(self.batch * part // count for part in range(count + 1)))
+            for count in (self.parts, self.critic_parts)
+        )
         read = program.counter()  # policies that others' mini-batches were played with: they may change after that
         chosen = self._record_actions(self.next_actions, parts, read)
 
         valued = {i: counter for group in self.actor_groups for counter in [program.counter()] for i in group}
         for group in self.critic_groups:
-            i, slot, done = group[0], program.new_slots(self.critic_gradients, self.parts), program.counter()
+            i, slot, done = group[0], program.new_slots(self.critic_gradients, self.critic_parts), program.counter()
             span = self.q_loss(group)
-            for part, rows in enumerate(parts):
+            for part, rows in enumerate(critic_parts):
                 program.piece(span, tells=[done], needs=[chosen[self.own(i)][part]], rows=rows, slot=slot + part)
             program.piece(self.step_critics(group, slot), tells=[valued[i]], needs=[done], alone=True)
 
@@ -139,7 +144,7 @@ class MADDPG:
     ) -> list[list[int]]:
         """All agents' actions in all mini-batches; counters of those that are done, by mini-batch and part of it."""
         program, minibatches = self.program, range(self.minibatches)
-        count = 1 if self.joint_targets else self.parts
+        count = 1 if self.joint_targets or self.critic_parts != self.parts else self.parts
         done = [[program.counter() for _ in range(count)] * (self.parts // count) for _ in minibatches]
         if len(self.actor_groups) < self.spec.agents:  # a group's pieces read all its agents' mini-batches
             done = done[:1] * self.minibatches
@@ -340,7 +345,7 @@ class MADDPG:
         program, size = self.program, self.critics.shape.size
         critics, targets = (self.critics_of(group[0], target) for target in (False, True))
         with program.span("Q loss") as span:
-            program.gather(self.summed, slot, self.parts, self.heads * size + len(group) * TAIL)
+            program.gather(self.summed, slot, self.critic_parts, self.heads * size + len(group) * TAIL)
             for place, i in enumerate(group):
                 self.tell(i, self.summed + self.heads * size + place * TAIL, 0)
             for head, critic in enumerate(critics):

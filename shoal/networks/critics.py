@@ -9,6 +9,7 @@ than C where agents share them), B batch rows, H hidden units, K atoms.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError
 from shoal.networks.layout import Random, critic_widths, initial_layers, network_numbers
-from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, by_member, parameter
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, by_member, by_network, members_of, parameter
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -101,8 +102,11 @@ class JointCritics(nn.Module):
             z = (joint @ first.flatten(1)).unflatten(1, first.shape[1:])  # (B, S, H)
             return by_member(z.transpose(0, 1), self.of) + bias
         by_kind = first.unflatten(1, (-1, self.heads)).flatten(2).transpose(0, 1)  # (S/heads, J, heads*H)
-        by_agent = by_kind if self.of is None else by_kind[self.owner]  # (N, J, heads*H): one matrix per agent
-        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, by_agent)  # (N, B, heads*H)
+        if self.of is not None:
+            z = by_network(joint, members_of(self.owner), [partial(torch.mm, mat2=kind) for kind in by_kind])
+            z = z + bias.view(self.agents, 1, -1)
+            return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
+        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, by_kind)  # (N, B, heads*H)
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
     def _after_first(self, z: Tensor, frozen: bool) -> Tensor:

@@ -3,7 +3,8 @@
 Shape letters: C networks in the stack (one per agent, or one per critic), B batch rows, I inputs, H hidden units.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -44,6 +45,7 @@ class StackedMLP(nn.Module):
         """`of` (M,): which network each member has; None: each its own."""
         super().__init__()
         self.register_buffer("of", shared_numbers(of, len(widths[0])), persistent=False)
+        self.members = None if self.of is None else members_of(self.of)
         self.flat = [parameter(array) for array in initial_layers(widths, random)]
         self.weights = nn.ParameterList(self.flat[::2])  # (C, in, out)
         self.biases = nn.ParameterList(self.flat[1::2])  # (C, 1, out)
@@ -57,8 +59,19 @@ class StackedMLP(nn.Module):
                 x = x.relu_()
             if quantizers is not None:
                 x, weight = quantizers[k].input(x, frozen), quantizers[k].weight(weight)
-            x = torch.baddbmm(by_member(bias, self.of), x, by_member(weight, self.of))
+            if self.members is None:
+                x = torch.baddbmm(bias, x, weight)
+            else:
+                layer = zip(bias, weight, strict=True)
+                x = by_network(x, self.members, [partial(_affine, *network) for network in layer])
         return x
+
+    def unshare(self) -> None:
+        """Give every member a network of its own, with the numbers of the one that it shared."""
+        if self.of is not None:
+            self.flat = [nn.Parameter(parameter.detach()[self.of], parameter.requires_grad) for parameter in self.flat]
+            self.weights, self.biases = nn.ParameterList(self.flat[::2]), nn.ParameterList(self.flat[1::2])
+            self.of = self.members = None
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
@@ -68,6 +81,26 @@ class StackedMLP(nn.Module):
 def shared_numbers(of: NDArray[np.int64] | None, networks: int) -> Tensor | None:
     """(M,): which network each member has; None where each has its own."""
     return None if of is None or len(of) == networks else torch.from_numpy(of)
+
+
+def members_of(of: Tensor) -> list[Tensor]:
+    """The members of each network."""
+    return [torch.nonzero(of == network).flatten() for network in range(int(of.max()) + 1)]
+
+
+def by_network(x: Tensor, members: list[Tensor], products: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+    """(M, B, U) for x (M, B, I): each network's product of all its members' rows, whose weights are not copied."""
+    if len(members) == 1:
+        return products[0](x.flatten(0, 1)).unflatten(0, x.shape[:2])
+    results = [
+        product(x[own].flatten(0, 1)).unflatten(0, (len(own), -1))
+        for product, own in zip(products, members, strict=True)
+    ]
+    return torch.cat(results)[torch.cat(members).argsort()]
+
+
+def _affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    return torch.addmm(bias, x, weight)
 
 
 def by_member(array: Tensor, of: Tensor | None, axis: int = 0) -> Tensor:
