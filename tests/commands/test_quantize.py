@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal import TrainConfig, train
+from shoal import TrainConfig, load, train
 from shoal.cli import main
 from shoal.envs.base import EnvSpec
 from shoal.inference.correction import Correction
@@ -356,3 +356,17 @@ def test_wrong_policies_are_refused(capsys, run, model, tmp_path):
     ):
         code, _, said = ask(capsys, *words, "--out", tmp_path / "out")
         assert code == 2 and sentence in said and said.count("\n") == 1, said
+
+
+def test_a_team_that_shares_its_networks(tmp_path):
+    """Every agent's policy is quantized as if it were alone, as in an exported file."""
+    train(
+        TrainConfig(
+            env="predator-prey", prey="learned", share="all", episodes=20, copies=4, warmup=100, update_every=20,
+            batch=32, hidden=(16, 16), evaluate_episodes=0, checkpoint_every=0, threads=1, out=str(tmp_path / "run"),
+        )
+    )  # fmt: skip
+    policy = load(tmp_path / "run")
+    table = policy.quantize(bits=("32", "8"), episodes=2)
+    assert not table.failed and {row.bits for row in table.rows} == {32, 8}
+    assert len(policy.network.weights[0]) == policy.agents == 4 and len(policy.team.actors.weights[0]) == 2

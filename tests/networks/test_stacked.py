@@ -95,3 +95,19 @@ def test_critics_of_own_actions_are_loops_over_critics(agents, heads, shared, de
     same(q, torch.stack(expected), [own])
     critics.of_own_action(joint, own, dense).sum().backward()
     assert all(parameter.grad is None for parameter in critics.parameters())
+
+
+def test_shared_weights_are_read_in_place(monkeypatch):
+    """Emulated products know a weight by its memory: copies for every member would be taken for inputs."""
+    of = np.array([0, 1, 0])
+    stacked = StackedMLP([np.ones((2, width), np.bool_) for width in (5, 4, 3)], Random(0), of)
+    addmm, read = torch.addmm, []
+    monkeypatch.setattr(
+        torch, "addmm", lambda bias, x, weight: read.append(weight.data_ptr()) or addmm(bias, x, weight)
+    )
+    x = torch.randn(3, 7, 5)
+    out = stacked(x.clone())
+    assert read == [weight[network].data_ptr() for weight in stacked.weights for network in (0, 1)]
+    stacked.unshare()
+    assert stacked.of is None and len(stacked.weights[0]) == 3
+    torch.testing.assert_close(stacked(x), out)
