@@ -151,6 +151,7 @@ class ParticleWorld(Copies):
         self.entities = tuple(Entity(kind, float(size)) for kind, size in zip(kinds, layout.size, strict=True))
         self.position = np.zeros((copies, len(kinds), 2))
         self.velocity = np.zeros((copies, len(kinds), 2))
+        self.final_position = np.zeros((len(kinds), 2))  # in copy 0, when its last episode ended
         self._layout = layout
         self._random = stream(seed, "envs").integers(2**64, size=copies, dtype=np.uint64)
         self._first_step = stagger_offsets(copies, spec.episode_length if stagger else None)
@@ -191,7 +192,7 @@ class ParticleWorld(Copies):
         final_observation = self._views.take() if any_ended else observation
         reward = np.empty(self._action_shape[:2], np.float32)
         metrics = np.zeros((self.copies, 1), np.float32) if any_ended else self._no_metrics
-        state = (self._force, self.position, self.velocity, self._random, self._caught)
+        state = (self._force, self.position, self.velocity, self._random, self._caught, self.final_position)
         results: Any = (ended, observation, reward, final_observation, any_ended, metrics)
         if (threads := self.threads) == 1:
             culprit = physics.control_and_play(self._layout, vectors, *state, *results)

@@ -380,6 +380,7 @@ def play(
     velocity: Floats,
     random: NDArray[np.uint64],
     caught: Bools,
+    final_position: Floats,
     ended: Bools,
     observation: Array,
     reward: Array,
@@ -390,7 +391,7 @@ def play(
     """One step of the copies first..last, and a new episode for those that `ended` marks.
 
     `force` holds the agents' own forces and is used up. `final_observation` is written if `keep_final`,
-    `metrics` (E, 1) for the copies that end.
+    `metrics` (E, 1) for the copies that end, `final_position` (K, 2) if copy 0 does.
     """
     for e in range(first, last):
         move_prey(layout, e, position, random, force)
@@ -407,6 +408,8 @@ def play(
                     final_observation[e, i, o] = observation[e, i, o]
         if ended[e]:
             metrics[e, 0] = metric(layout, e, position, caught)
+            for k in range(len(final_position) if e == 0 else 0):
+                final_position[k, 0], final_position[k, 1] = position[e, k, 0], position[e, k, 1]
             scatter(layout, e, position, velocity, random)
             observe(layout, e, position, velocity, observation)
 

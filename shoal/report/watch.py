@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs.base import Array, Entity, VectorEnv
+from shoal.envs.base import Entity, VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.report.palette import indexed
-from shoal.report.scene import BORDER, FAINT_INK, INK, MOVERS, PAPER, Scene, fit_view, fitting_font, font
+from shoal.report.scene import BORDER, FAINT_INK, INK, PAPER, Scene, fit_view, fitting_font, font
 from shoal.system.files import write_whole
 from shoal.training.evaluation import Act
 
@@ -122,11 +122,9 @@ def record(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 500) ->
     world: Any = env  # particle worlds have `position` and `entities` beyond the protocol
     entities: tuple[Entity, ...] = world.entities
 
-    def last_position(before: NDArray, seen_before: Array, seen_last: Array) -> NDArray:
+    def last_position(before: NDArray) -> NDArray:
         """Where the bodies were when the episode ended; `position` already belongs to the next one."""
-        if np.allclose(_position_seen(seen_before, entities), before, atol=1e-4):
-            return _position_seen(seen_last, entities)
-        return before  # a world with other observations
+        return np.copy(getattr(world, "final_position", before))
 
     played = _play(env, act, lambda: world.position[0].copy(), last_position, episodes, max_steps)
     positions = [np.stack(moments).astype(np.float64) for _, moments in played]
@@ -159,7 +157,7 @@ def record_frames(env: VectorEnv, act: Act, episodes: int = 1, max_steps: int = 
         image.thumbnail((GIF_SIDE, GIF_SIDE), Image.Resampling.LANCZOS)  # hundreds of them are kept
         return np.array(image)
 
-    played = _play(env, act, look, lambda before, *_: before, episodes, max_steps)
+    played = _play(env, act, look, lambda before: before, episodes, max_steps)
     recorded = tuple(RecordedEpisode(reward, Screen(frames)) for reward, frames in played)
     return Film(env.spec.name, recorded, env.spec.team, env.spec.groups)
 
@@ -168,14 +166,14 @@ def _play(
     env: VectorEnv,
     act: Act,
     look: Callable[[], Look],
-    look_back: Callable[[Look, Array, Array], Look],
+    look_back: Callable[[Look], Look],
     episodes: int,
     max_steps: int,
 ) -> list[tuple[NDArray[np.float64], list[Look]]]:
     """Play episodes of copy 0: rewards (T, N) and T + 1 looks at each.
 
-    An ended episode is reset within its last step. What was visible before the reset is reconstructed by
-    `look_back`, which gets the look before that step and copy 0's observations (N, O) before and after it.
+    An ended episode is reset within its last step. `look_back` says what was visible before the reset, given the look
+    before that step.
     """
     check_range("episodes", episodes, 1)
     check_range("max_steps", max_steps, 1)
@@ -184,27 +182,15 @@ def _play(
         observation = env.reset()
         looks, rewards = [look()], []
         for _ in range(max_steps):
-            seen = observation[0].copy()  # worlds may write the next observation over this one
             step = env.step(act(observation))
             rewards.append(step.reward[0].astype(np.float64))
             if step.ended[0]:
-                looks.append(look_back(looks[-1], seen, step.final_observation[0]))
+                looks.append(look_back(looks[-1]))
                 break
             looks.append(look())
             observation = step.observation
         played.append((np.stack(rewards), looks))
     return played
-
-
-def _position_seen(observation: Array, entities: tuple[Entity, ...]) -> NDArray[np.float64]:
-    """(K, 2) from the first agent's view: own velocity, own position, then landmarks and others relative to it."""
-    movers = sum(kind in MOVERS for kind, _ in entities)
-    fixed = len(entities) - movers
-    if observation.shape[1] < 2 + 2 * len(entities):
-        return np.full((len(entities), 2), np.nan)  # it does not observe all of them
-    position = observation[0, 2:4].astype(np.float64)
-    relative = observation[0, 4 : 2 + 2 * len(entities)].reshape(-1, 2)  # (K - 1, 2)
-    return position + np.concatenate([np.zeros((1, 2)), relative[fixed:], relative[:fixed]])
 
 
 def record_run(

@@ -14,11 +14,11 @@ class TinyWorld:
 
     copies = 1
 
-    def __init__(self, entities, start, agents, length=5, sees_all=True):
+    def __init__(self, entities, start, agents, length=5):
         self.entities = tuple(entities)
         self.start = np.array(start, float)  # (K, 2)
         self.length = length
-        self.sees_all = sees_all
+        self.remembers = True  # where its bodies were when an episode ended
         names = tuple(f"agent {i}" for i in range(agents))
         size = 2 + 2 * len(self.entities)
         self.spec = EnvSpec("tiny", names, (size,) * agents, (2,) * agents, discrete=False, episode_length=length)
@@ -26,8 +26,6 @@ class TinyWorld:
         self.time = 0
 
     def observe(self):
-        if not self.sees_all:
-            return np.zeros((1, self.spec.agents, self.spec.observation_size), np.float32)
         movers = sum(entity.kind in ("agent", "predator", "prey") for entity in self.entities)
         rows = []
         for agent in range(self.spec.agents):
@@ -47,6 +45,8 @@ class TinyWorld:
         self.time += 1
         final, ended = self.observe(), self.time == self.length
         reward = np.full((1, self.spec.agents), self.time, np.float32)
+        if ended and self.remembers:
+            self.final_position = self.position[0].copy()
         observation = self.reset() if ended else final
         none = np.zeros((1, self.spec.agents), bool)
         return Step(observation, reward, none, np.array([ended]), ~none, np.array([ended]), final)

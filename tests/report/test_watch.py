@@ -49,7 +49,7 @@ def test_film_has_every_step_of_the_episode(navigation, right):
 
 
 def test_last_frame_belongs_to_the_old_episode(navigation, right):
-    navigation.sees_all = False
+    navigation.remembers = False
     position = record(navigation, right).episodes[0].moments.position
     np.testing.assert_allclose(position[:, 0, 0], [-0.5, -0.3, -0.1, 0.1, 0.3, 0.3])
 
