@@ -21,6 +21,7 @@ def train(argv: list[str]) -> int:
     """Train a team and write a run folder; --resume continues a stopped run.
 
     shoal train --env cooperative-navigation --episodes 8000
+    shoal train --preset tuned --env predator-prey --episodes 30000
     shoal train --env predator-prey --agents 6 --algorithm masac --out runs/hunt
     shoal train --env gym:Pendulum-v1 --algorithm masac --episodes 300 --discount 0.99
     shoal train --env dm:cartpole/balance --algorithm d4pg --episodes 100        # needs the extra control
