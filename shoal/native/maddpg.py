@@ -267,12 +267,10 @@ class MADDPG:
             span.every_chunk()
             dense = self.config.first_layer == "dense"
             products = self.first_products([] if dense else group, joint)
+            losses = self.actor_gradients + len(actors) * size
             for place, i in enumerate(group):
                 with program.temporary():
-                    actor, loss = (
-                        self.actors[self.actor_of[i]],
-                        self.actor_gradients + len(actors) * size + place * TAIL,
-                    )
+                    actor, loss = self.actors[self.actor_of[i]], losses + place * TAIL
                     outputs = actor.forward(self.observation(joint, i, self.own(i)))
                     fresh = self.fresh_action(outputs[-1], i)
                     gradient = self.action_gradient(joint, fresh[0], i, loss, products)

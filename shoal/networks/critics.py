@@ -102,11 +102,11 @@ class JointCritics(nn.Module):
             z = (joint @ first.flatten(1)).unflatten(1, first.shape[1:])  # (B, S, H)
             return by_member(z.transpose(0, 1), self.of) + bias
         by_kind = first.unflatten(1, (-1, self.heads)).flatten(2).transpose(0, 1)  # (S/heads, J, heads*H)
-        if self.of is not None:
-            z = by_network(joint, members_of(self.owner), [partial(torch.mm, mat2=kind) for kind in by_kind])
-            z = z + bias.view(self.agents, 1, -1)
-            return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
-        z = torch.baddbmm(bias.view(self.agents, 1, -1), joint, by_kind)  # (N, B, heads*H)
+        own = bias.view(self.agents, 1, -1)
+        if self.of is None:
+            z = torch.baddbmm(own, joint, by_kind)  # (N, B, heads*H)
+        else:
+            z = own + by_network(joint, members_of(self.owner), [partial(torch.mm, mat2=kind) for kind in by_kind])
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
     def _after_first(self, z: Tensor, frozen: bool) -> Tensor:
