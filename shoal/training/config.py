@@ -354,6 +354,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def _check_reference(self) -> None:
         """Refuse what the papers' baseline does not have."""
         lacks = {
+            f"`preset={self.preset}`": self.preset != "papers",
             f"`algorithm={self.algorithm}`": self.algorithm not in ("maddpg", "masac"),
             "`n_step`": self.n_step > 1,
             "`target_period`": self.target_period > 1,
