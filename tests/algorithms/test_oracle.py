@@ -165,6 +165,7 @@ COMMON = {
     "clip_by": ["variable", "network"],
     "gumbel": ["auto", "soft", "straight-through"],
     "share": ["none", "actors", "critics", "all"],
+    "critic": ["joint", "pooled"],
     "world": ["soft choices", "choices", "boxes"],
     "unequal": [False, True],  # agents of different sizes, hence padding
     "fixed": [True, False],  # False: agents reach true ends, and some are not there
