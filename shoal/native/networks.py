@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.native.operations import NOWHERE, Rows
+from shoal.native.operations import Rows
 from shoal.native.program import Program, padded
 from shoal.native.tile import PANEL
 
@@ -98,10 +98,12 @@ class Shape:
                 weight = numbers[layer.weight : layer.weight + layer.inputs, None]
             else:
                 places = [layer.block(number) for number in range(len(layer.blocks) + 1)]
-                weight = np.vstack([
-                    _from_panels(numbers[first:end], rows)
-                    for rows, (first, end) in zip(layer.blocks, pairwise(places), strict=True)
-                ])[:, : layer.units]
+                weight = np.vstack(
+                    [
+                        _from_panels(numbers[first:end], rows)
+                        for rows, (first, end) in zip(layer.blocks, pairwise(places), strict=True)
+                    ]
+                )[:, : layer.units]
             bias = numbers[layer.bias : layer.end].reshape(layer.biases, -1)[:, : layer.units]
             arrays += [weight.copy(), bias.copy()]
         return arrays

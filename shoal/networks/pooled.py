@@ -4,15 +4,15 @@ A critic of many agents has far fewer weights than one that reads the joint inpu
 one agent holds for all others of its kind (deep sets; the idea of PIC, permutation-invariant critics, Liu et al. 2019).
 Critic c of agent i gives
 
-    rest([e_i, mean over all agents j of e_j])    with the embedding    e_j = relu(x_j W[c, kind of j] + b[c, kind of j])
+    rest([e_i, mean over all agents j of e_j])    with the embeddings    e_j = relu(x_j W[c, kind] + b[c, kind])
 
-of x_j, agent j's observation and action. The agents are told apart by what they see.
+of x_j, agent j's observation and action, for its kind. The agents are told apart by what they see.
 Shape letters: N agents, M mini-batches (1 shared, or N), C = N * heads critics (critic i*heads + k is head k of agent
 i), S critics in the stack (fewer than C where agents share them), K kinds of agents, B batch rows, I observation and
 action of an agent, H hidden units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from shoal.envs.base import EnvSpec
 from shoal.networks.critics import own_actions, own_observations
 from shoal.networks.layout import Random, initial_layers, network_numbers, pooled_widths
-from shoal.networks.stacked import StackedMLP, affine, by_member, by_network, members_of, parameter
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, affine, by_member, by_network, members_of, parameter
 
 
 class PooledCritics(nn.Module):
     """One critic (or a pair) per agent over the embeddings of all agents."""
 
+    quantizers: Mapping[int, LayerQuantizer] | None = None
+    """What weights and input of the first layer, 0, go through; `rest` has its own for the others."""
     critic_of: Tensor
     """(C,): number in the stack of each agent's critics."""
     kind_of: Tensor
@@ -61,19 +63,18 @@ class PooledCritics(nn.Module):
     def forward(self, joint: Tensor) -> Tensor:
         """Q (N, heads, B), or a distribution's logits (N, heads, B, K), of the joint input: (B, J) for all agents
         alike, or (N, B, J), one mini-batch per agent."""
-        own, mean = self._pooled(joint, self.first, self.first_bias)
-        return self._after_pooling(own, mean, frozen=False)
+        return self._after_pooling(*self._pooled(joint, self._first_weights(), self.first_bias), frozen=False)
 
     def of_own_action(self, joint: Tensor, own: Tensor, dense: bool = False) -> Tensor:
         """Q (N, heads, B) where agent i's action in its own critics is own[i] (N, B, A), all else as in `joint`.
 
         Gradients reach `own` only. `dense` changes nothing here: embeddings are always computed in full.
         """
-        first, bias = self.first.detach(), self.first_bias.detach()
-        played, mean = self._pooled(joint, first, bias)
-        x = torch.cat([own_observations(joint, self.spec), own], -1).repeat_interleave(self.heads, 0)  # (C, B, I)
-        which = (self.critic_of, self.kind_of)
-        fresh = torch.baddbmm(bias[which], x, first[which]).relu()  # (C, B, H)
+        with torch.no_grad():
+            first, which = self._first_weights(), (self.critic_of, self.kind_of)
+            played, mean = self._pooled(joint, first, self.first_bias)
+        x = self._input(own_observations(joint, self.spec), own, frozen=True).repeat_interleave(self.heads, 0)
+        fresh = torch.baddbmm(self.first_bias.detach()[which], x, first.detach()[which]).relu()  # (C, B, H)
         return self._after_pooling(fresh, mean + (fresh - played) / self.agents, frozen=True)
 
     def _pooled(self, joint: Tensor, first: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,10 +89,18 @@ class PooledCritics(nn.Module):
 
     def _embedded(self, joint: Tensor, first: Tensor, bias: Tensor) -> Tensor:
         """(S, N, B, H) of rows (B, J): what these critics make of every agent."""
-        x = torch.cat([own_observations(joint, self.spec), own_actions(joint, self.spec)], -1)  # (N, B, I)
+        observations, actions = own_observations(joint, self.spec), own_actions(joint, self.spec)
+        x = self._input(observations, actions, frozen=not torch.is_grad_enabled())  # (N, B, I)
         kinds = zip(bias.transpose(0, 1).flatten(1), first.permute(1, 2, 0, 3).flatten(2), strict=True)
         e = by_network(x, self.members, [partial(affine, *kind) for kind in kinds]).relu()  # (N, B, S*H)
         return e.unflatten(2, (len(first), -1)).movedim(2, 0)
+
+    def _first_weights(self) -> Tensor:
+        return self.first if self.quantizers is None else self.quantizers[0].weight(self.first)
+
+    def _input(self, observation: Tensor, action: Tensor, frozen: bool) -> Tensor:
+        x = torch.cat([observation, action], -1)
+        return x if self.quantizers is None else self.quantizers[0].input(x, frozen)
 
     def _after_pooling(self, own: Tensor, mean: Tensor, frozen: bool) -> Tensor:
         q = self.rest(torch.cat([own, mean], -1), frozen)
