@@ -1,11 +1,12 @@
 """`shoal bench env`: Shoal's worlds compared with mpe2's and, where it is installed, JaxMARL's, in steps per second.
 
+Worlds with entities by distance are compared with the same worlds by index, with as many copies as a training has.
 One step is one step of all agents of one copy. Both sides play random choices drawn in advance, for
 whole episodes with their resets, and take turns.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import numba
 import numpy as np
@@ -19,9 +20,10 @@ from shoal.envs.particle import ParticleWorld
 from shoal.errors import UserError, install
 from shoal.results import Column
 
-EPISODE = 25
+EPISODE = COPIES = 25
 GOALS = {("mpe2", 3): 800.0, ("mpe2", 48): 1500.0}
 JAXMARL_GOAL = 12.0
+BY_DISTANCE_GOALS = {3: 1 / 1.15, 12: 1 / 1.6, 48: 1 / 3}
 COLUMNS = {"shoal_steps_per_second": Column("shoal", "steps/s"), "peer_steps_per_second": Column("peer", "steps/s")}
 PARTS = (3, 12, 48)
 
@@ -30,12 +32,15 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
     """One record per world and peer; each takes about `seconds`, or three episodes of mpe2."""
     rows: list[Record] = []
     for world in ("cooperative-navigation", "predator-prey"):
-        ours = _our_world(world, agents)
-        peers = {
-            "mpe2": Episodes(_their_episode(world, agents), 1, 1),
-            "JaxMARL": jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()),
-        }
-        for name, peer in peers.items():
+        many, by_index, by_distance = (
+            _our_world(world, agents, *how) for how in ((), ("index", COPIES), ("distance", COPIES))
+        )
+        pairs = [
+            ("mpe2", many, Episodes(_their_episode(world, agents), 1, 1), GOALS.get(("mpe2", agents))),
+            ("JaxMARL", many, jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()), JAXMARL_GOAL),
+            ("Shoal by index", by_distance, Episodes(_our_episode(by_index), COPIES, 1), BY_DISTANCE_GOALS.get(agents)),
+        ]
+        for name, ours, peer, goal in pairs:
             if peer is None:
                 continue
             our_time, their_time = interleaved([_our_episode(ours), peer.play], seconds, least=3)
@@ -48,7 +53,7 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
                 "shoal_steps_per_second": our_rate,
                 "peer_steps_per_second": their_rate,
                 "ratio": our_rate / their_rate,
-                "goal": JAXMARL_GOAL if name == "JaxMARL" else GOALS.get((name, agents)),
+                "goal": goal,
                 "copies": ours.copies,
                 "threads": ours.threads,
                 "peer_copies": peer.copies,
@@ -57,14 +62,15 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
     return rows
 
 
-def _our_world(world: str, agents: int) -> ParticleWorld:
+def _our_world(world: str, agents: int, entities: str = "index", copies: int | None = None) -> ParticleWorld:
     """Enough copies that waking threads for a step takes little of it, but observations only a few megabytes.
 
     They start together, as the peers' do.
     """
-    copies = min(32_768, max(128, 294_912 // agents**2))
+    copies = copies or min(32_768, max(128, 294_912 // agents**2))
     prey = "learned" if world == "predator-prey" else "scripted"
-    return cast(ParticleWorld, make_env(world, agents, copies, prey=prey, episode_length=EPISODE, stagger=False))
+    settings: dict[str, Any] = {"prey": prey, "entities": entities, "episode_length": EPISODE, "stagger": False}
+    return cast(ParticleWorld, make_env(world, agents, copies, **settings))
 
 
 def _our_episode(env: VectorEnv) -> Callable[[], None]:

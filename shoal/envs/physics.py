@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from shoal.compiled import njit
 from shoal.envs.base import Array, Bools
-
-Floats = NDArray[np.float64]
+from shoal.envs.nearest import Floats, Sorting, inlined, nearest_first, sorting
 
 TIME_STEP = 0.1
 DAMPING = 0.25
@@ -28,10 +27,6 @@ LEARNED, SCRIPTED, FACMAC, RANDOM = 0, 1, 2, 3
 PREY_LOOK = 0.3  # how far ahead the scripted prey looks
 PREY_DIRECTIONS = np.array([(0.0, 0.0)] + [(np.cos(t), np.sin(t)) for t in np.arange(16) * (np.pi / 8)])
 FACMAC_CANDIDATES = 100
-
-
-# Passing the layout along in calls takes longer than a small world's whole step: 350 against 95 ns at 3 agents.
-inlined = njit(cache=True, forceinline=True)
 
 
 class Layout(NamedTuple):
@@ -314,55 +309,29 @@ def metric(layout: Layout, e: int, position: Floats, caught: Bools) -> int:
 
 
 @inlined
-def nearest_first(observation: Array, e: int, i: int, first: int, count: int, velocities: int) -> None:
-    """Order the `count` places from `first` on that agent i sees by distance; ties stay in their order.
-
-    Where `velocities` is not 0, those of the same entities are so much further on, and move with their places.
-    """
-    for s in range(first + 2, first + 2 * count, 2):
-        x, y = observation[e, i, s], observation[e, i, s + 1]
-        speed_x, speed_y = observation[e, i, s + velocities], observation[e, i, s + velocities + 1]
-        square = np.float64(x) * np.float64(x) + np.float64(y) * np.float64(y)
-        at = s
-        while at > first:
-            before_x, before_y = observation[e, i, at - 2], observation[e, i, at - 1]
-            if np.float64(before_x) * np.float64(before_x) + np.float64(before_y) * np.float64(before_y) <= square:
-                break
-            for to in (at, at + velocities):
-                observation[e, i, to], observation[e, i, to + 1] = observation[e, i, to - 2], observation[e, i, to - 1]
-            at -= 2
-        observation[e, i, at + velocities], observation[e, i, at + velocities + 1] = speed_x, speed_y
-        observation[e, i, at], observation[e, i, at + 1] = x, y
-
-
-@inlined
-def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observation: Array) -> None:
+def observe(layout: Layout, e: int, position: Floats, velocity: Floats, observation: Array, work: Sorting) -> None:
     """Write what each agent of copy e sees.
 
     Own velocity and position; landmarks, then other bodies, relative to itself; velocities of the other prey.
     The rest is zeros: messages that nobody sends in cooperative navigation, padding of the prey's view.
     """
-    landmarks = len(layout.size) - layout.bodies
-    agents, seen = layout.seen.shape
+    agents, seen = work.order.shape
+    if layout.by_distance:
+        nearest_first(e, position, agents, layout.predators, layout.bodies, work)
     for i in range(agents):
         x, y = position[e, i, 0], position[e, i, 1]
         observation[e, i, 0], observation[e, i, 1] = velocity[e, i, 0], velocity[e, i, 1]
         observation[e, i, 2], observation[e, i, 3] = x, y
         for s in range(seen):
-            k = layout.seen[i, s]
+            k = work.order[i, s]
             observation[e, i, 4 + 2 * s] = position[e, k, 0] - x
             observation[e, i, 5 + 2 * s] = position[e, k, 1] - y
         end = 4 + 2 * seen
-        for k in range(layout.predators, layout.bodies):
-            if k != i:
-                observation[e, i, end], observation[e, i, end + 1] = velocity[e, k, 0], velocity[e, k, 1]
-                end += 2
-        if layout.by_distance:
-            hunters = layout.predators - (i < layout.predators)
-            prey, bodies = layout.bodies - layout.predators - (i >= layout.predators), 4 + 2 * landmarks
-            nearest_first(observation, e, i, 4, landmarks, 0)
-            nearest_first(observation, e, i, bodies, hunters, 0)
-            nearest_first(observation, e, i, bodies + 2 * hunters, prey, 2 * prey)
+        prey = layout.bodies - layout.predators - (i >= layout.predators)  # the last that are seen
+        for s in range(seen - prey, seen):
+            k = work.order[i, s]
+            observation[e, i, end], observation[e, i, end + 1] = velocity[e, k, 0], velocity[e, k, 1]
+            end += 2
         for o in range(end, observation.shape[2]):
             observation[e, i, o] = 0.0
 
@@ -393,6 +362,7 @@ def play(
     `force` holds the agents' own forces and is used up. `final_observation` is written if `keep_final`,
     `metrics` (E, 1) for the copies that end, `final_position` (K, 2) if copy 0 does.
     """
+    work = sorting(layout.seen, layout.by_distance)
     for e in range(first, last):
         move_prey(layout, e, position, random, force)
         add_contacts(layout, e, position, force)
@@ -401,7 +371,7 @@ def play(
             pursuit_reward(layout, e, position, reward, caught)
         else:
             navigation_reward(layout, e, position, reward)
-        observe(layout, e, position, velocity, observation)
+        observe(layout, e, position, velocity, observation, work)
         if keep_final:
             for i in range(observation.shape[1]):
                 for o in range(observation.shape[2]):  # whole rows would compile numba's texts of shapes for seconds
@@ -411,7 +381,7 @@ def play(
             for k in range(len(final_position) if e == 0 else 0):
                 final_position[k, 0], final_position[k, 1] = position[e, k, 0], position[e, k, 1]
             scatter(layout, e, position, velocity, random)
-            observe(layout, e, position, velocity, observation)
+            observe(layout, e, position, velocity, observation, work)
 
 
 @njit(cache=True)
@@ -424,8 +394,9 @@ def start(layout: Layout, position: Floats, velocity: Floats, random: NDArray[np
 @njit(cache=True)
 def look(layout: Layout, position: Floats, velocity: Floats, observation: Array) -> None:
     """Write what every agent of every copy sees."""
+    work = sorting(layout.seen, layout.by_distance)
     for e in range(len(position)):
-        observe(layout, e, position, velocity, observation)
+        observe(layout, e, position, velocity, observation, work)
 
 
 @njit(cache=True)

@@ -16,12 +16,12 @@ def test_rows_of_the_bench(monkeypatch):
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     rows = [row for n in (1, 2) for row in run(n, seconds=0.0)]
     assert [(row["world"], row["agents"], row["peer"]) for row in rows] == [
-        (world, n, "mpe2") for n in (1, 2) for world in WORLDS
+        (world, n, peer) for n in (1, 2) for world in WORLDS for peer in ("mpe2", "Shoal by index")
     ]
     for row in rows:
         assert row["shoal_steps_per_second"] > 0
         assert row["ratio"] == row["shoal_steps_per_second"] / row["peer_steps_per_second"]
-        assert row["copies"] >= 64
+        assert row["copies"] == 25 if row["peer"] == "Shoal by index" else row["copies"] >= 64
         assert row["threads"] >= 1
 
 
@@ -37,6 +37,6 @@ def test_jaxmarl_rows_if_installed(monkeypatch):
     peer = Episodes(lambda: played.append(1), copies=32, episodes=5)
     monkeypatch.setattr("shoal.bench.env.jaxmarl_episodes", lambda *world: peer)
     rows = run(2, seconds=0.0)
-    assert [row["peer"] for row in rows] == ["mpe2", "JaxMARL"] * 2
-    assert [row["goal"] for row in rows] == [None, 12.0] * 2
-    assert all(row["peer_copies"] == 32 for row in rows[1::2]) and len(played) >= 6
+    assert [row["peer"] for row in rows] == ["mpe2", "JaxMARL", "Shoal by index"] * 2
+    assert [row["goal"] for row in rows] == [None, 12.0, None] * 2
+    assert all(row["peer_copies"] == 32 for row in rows[1::3]) and len(played) >= 6

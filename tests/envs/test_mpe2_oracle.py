@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.envs import make_env
+from tests.envs.test_nearest import by_distance
 
 simple_spread_v3 = pytest.importorskip("mpe2.simple_spread_v3")
 simple_tag_v3 = pytest.importorskip("mpe2.simple_tag_v3")
@@ -86,22 +87,6 @@ def test_starts_with_the_same_view(agents, prey, obstacles):
         np.testing.assert_array_equal(observation[0, i, : len(seen)], seen)
 
 
-def nearest_first(seen, parts):
-    """What mpe2 says, with the places of each part (and what belongs to them) sorted by distance.
-
-    A part is the places' first number, how many there are, and the first number of their velocities, if they are seen.
-    """
-    seen = np.asarray(seen, np.float32).copy()
-    for first, count, velocities in parts:
-        places = seen[first : first + 2 * count].reshape(count, 2)
-        order = np.argsort((places.astype(np.float64) ** 2).sum(1), kind="stable")
-        seen[first : first + 2 * count] = places[order].ravel()
-        if velocities is not None:
-            moved = seen[velocities : velocities + 2 * count].reshape(count, 2)[order]
-            seen[velocities : velocities + 2 * count] = moved.ravel()
-    return seen
-
-
 @worlds
 def test_nearest_entities_first(agents, prey, obstacles):
     """Predators see obstacles, other predators, prey and their velocities; prey likewise, without themselves."""
@@ -121,7 +106,9 @@ def test_nearest_entities_first(agents, prey, obstacles):
             fleeing = places + 2 * hunters
             parts = [(4, (places - 4) // 2, None), (places, hunters, None), (fleeing, hunted, fleeing + 2 * hunted)]
             assert (np.sort(seen) == np.sort(ours.observe()[0, i, : len(seen)])).all()
-            np.testing.assert_array_equal(ours.observe()[0, i, : len(seen)], nearest_first(seen, parts))
+            np.testing.assert_array_equal(
+                ours.observe()[0, i, : len(seen)], by_distance(np.asarray(seen, np.float32), parts)
+            )
 
 
 @worlds
