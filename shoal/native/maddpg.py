@@ -10,13 +10,13 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.envs.base import EnvSpec
+from shoal.envs.base import EnvSpec, members
 from shoal.native.networks import Network, Networks, Shape
 from shoal.native.operations import NOWHERE, Rows
 from shoal.native.program import Program, Span, padded
@@ -41,11 +41,6 @@ def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> flo
     two moments; gradients of every part of the mini-batch, and one group's gradients for every thread."""
     groups = len(set(spec.kinds)) if config.share != "none" else spec.agents
     return 5 + parts_for(groups, config.batch) + threads / groups
-
-
-def members(number_of: Sequence[int]) -> list[list[int]]:
-    """The agents that share each network, given the number of each agent's network."""
-    return [[i for i, number in enumerate(number_of) if number == each] for each in sorted(set(number_of))]
 
 
 class MADDPG:
