@@ -6,6 +6,7 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,10 @@ def named_arrays(policy: Policy, form: Form, layers: list[Arrays]) -> Arrays:
     networks: list[int | None] = [*range(len(policy.members))] if apart(policy, form) else [None]
     arrays: Arrays = {}
     for k, (layer, whole) in enumerate(zip(policy.layers, layers, strict=True)):
-        for name, array in whole.items():
-            for network in [None] if name.startswith("packed") and together(layer) else networks:
-                part = _of_network(name, array, network) if isinstance(layer, Linear) else array
-                arrays[key(k, name, network)] = part
+        for network, name in product(networks, whole):
+            number = None if name.startswith("packed") and together(layer) else network
+            part = _of_network(name, whole[name], network) if isinstance(layer, Linear) else whole[name]
+            arrays[key(k, name, number)] = part
     return arrays
 
 
