@@ -86,7 +86,7 @@ def by_network(x: Tensor, groups: Sequence[list[int]], weight: Tensor, bias: Ten
     order = list(chain.from_iterable(groups))
     if order == sorted(order):
         return results[0] if len(results) == 1 else torch.cat(results)
-    return torch.cat(results)[torch.tensor(order).argsort()]
+    return torch.cat(results).index_select(0, torch.tensor(order, device=x.device).argsort())
 
 
 def _in_place(numbers: list[int]) -> slice | list[int]:
