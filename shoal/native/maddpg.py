@@ -36,11 +36,12 @@ def parts_for(groups: int, rows: int) -> int:
     return max(1, min(12 // groups, rows // CHUNK))
 
 
-def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> float:
-    """How often all weights of a team are in native memory: online and target networks, transposed copies and Adam's
-    two moments; gradients of every part of the mini-batch, and one group's gradients for every thread."""
-    groups = len(set(spec.kinds)) if config.share != "none" else spec.agents
-    return 5 + parts_for(groups, config.batch) + threads / groups
+def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> tuple[float, float]:
+    """How often all actors' weights, and all critics', are in native memory: online and target networks, transposed
+    copies and Adam's two moments; gradients of every part of the mini-batch, and one group's for every thread."""
+    groups = (len(set(network_numbers(spec, shared))) for shared in (config.share != "none", config.shared_critics))
+    actors, critics = (5 + parts_for(count, config.batch) + threads / count for count in groups)
+    return actors, critics
 
 
 class MADDPG:
