@@ -202,19 +202,23 @@ def activate_row(y, activation):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def _observe(seen, n, header, packed, row):  # type: ignore[no-untyped-def]
-    """Write the raw observation (O,) of agent n to a row as the first layer takes it."""
+def _observe(observation, own, first, last, header, packed, x):  # type: ignore[no-untyped-def]
+    """Write raw observations (B, N, O), from a first to a last row of these agents, as the first layer takes them."""
     agents, size = header[AGENTS], header[SEEN]
     frame = packed[header[FRAME] :]
     frame = frame[: 4 * (2 * agents * (size + header[ACTION]) + 2)].view(np.float32)
-    mean, deviation = frame[n * size : (n + 1) * size], frame[(agents + n) * size : (agents + n + 1) * size]
     clip, divisor = frame[-2], frame[-1]
-    if header[ONE_HOT]:
-        for i in range(header[ONE_HOT]):
-            row[i] = np.float32(i == np.rint(seen[0]))
-    else:
-        for i in range(size):
-            row[i] = min(max((seen[i] / divisor - mean[i]) / deviation[i], -clip), clip)
+    for k in range(own.size):
+        n = own[k]
+        mean, deviation = frame[n * size : (n + 1) * size], frame[(agents + n) * size : (agents + n + 1) * size]
+        for r in range(first + (k - first) % own.size, last, own.size):
+            seen, row = observation[r // own.size, n], x[r - first]
+            if header[ONE_HOT]:
+                for i in range(header[ONE_HOT]):
+                    row[i] = np.float32(i == np.rint(seen[0]))
+            else:
+                for i in range(size):
+                    row[i] = min(max((seen[i] / divisor - mean[i]) / deviation[i], -clip), clip)
 
 
 @njit(error_model="numpy")
@@ -261,13 +265,11 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
         rows = observation.shape[0] * own.size
         for first in range(0, rows, ROWS):
             last = min(first + ROWS, rows)
-            for row in range(first, last):
-                n = own[row % own.size]
-                _observe(observation[row // own.size, n], n, header, packed, scratch[0, row - first])
+            _observe(observation, own, first, last, header, packed, scratch[0])
             for k in range(header[LAYERS]):
                 _layer(k, c, last - first, header, packed, kind, scratch)
-            for row in range(first, last):
-                b, n, outputs = row // own.size, own[row % own.size], scratch[0, row - first]
+            for r in range(first, last):
+                b, n, outputs = r // own.size, own[r % own.size], scratch[0, r - first]
                 if choices.size:
                     choices[b, n] = choose(outputs[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
                 else:

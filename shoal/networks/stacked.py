@@ -82,11 +82,14 @@ def by_network(x: Tensor, groups: Sequence[list[int]], weight: Tensor, bias: Ten
     for k, own in enumerate(groups):
         rows = (x if len(groups) == 1 else x[_in_place(own)]).flatten(0, 1)
         y = torch.mm(rows, weight[k]) if bias is None else torch.addmm(bias[k], rows, weight[k])
-        results.append(y.unflatten(0, (len(own), -1)))
+        results.append(y.view(len(own), -1, y.shape[1]))
+    if len(groups) == 1:
+        return results[0]
     order = list(chain.from_iterable(groups))
+    together = torch.cat(results)
     if order == sorted(order):
-        return results[0] if len(results) == 1 else torch.cat(results)
-    return torch.cat(results).index_select(0, torch.tensor(order, device=x.device).argsort())
+        return together
+    return together.index_select(0, torch.tensor(order, device=x.device).argsort())
 
 
 def _in_place(numbers: list[int]) -> slice | list[int]:
