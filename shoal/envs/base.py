@@ -122,7 +122,10 @@ class EnvSpec(AgentSizes):
 
 def members(number_of: Sequence[int]) -> list[list[int]]:
     """The agents that share each network, given the number of each agent's network."""
-    return [[i for i, number in enumerate(number_of) if number == each] for each in sorted(set(number_of))]
+    groups: dict[int, list[int]] = {}
+    for i, number in enumerate(number_of):
+        groups.setdefault(number, []).append(i)
+    return [groups[number] for number in sorted(groups)]
 
 
 def group_of(agent: str) -> str:

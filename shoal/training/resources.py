@@ -55,7 +55,7 @@ def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
         return max(1, most)
     actors, critics = network_weights(spec, dataclasses.replace(config, share="none"))
     minibatches = 1 if config.minibatch == "shared" else spec.agents
-    if config.shared_critics and minibatches == 1:  # their first layer's product is the same for all agents of a kind
+    if config.shared_critics and config.critic == "joint" and minibatches == 1:  # one first layer per kind
         joint = spec.agents * (spec.observation_size + spec.action_size)
         critics -= (spec.agents - len(set(spec.kinds))) * heads(config) * joint * config.critic_layers[0]
     products = 6 * config.batch * (minibatches * actors + critics)  # about six per weight and row
@@ -113,6 +113,8 @@ def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
     kept = 3 if config.others == "current" else 2  # rows, next rows, and those with redrawn actions
     minibatches = 1 if config.minibatch == "shared" else spec.agents
     chunk = 3 * sum(config.hidden) + 3 * heads(config) * sum(config.critic_layers) + joint
+    if config.critic == "pooled":  # embeddings of all agents and their gradients
+        chunk += 3 * heads(config) * spec.agents * config.critic_layers[0]
     return minibatches * config.batch * kept * joint + native_threads(config) * CHUNK * chunk
 
 

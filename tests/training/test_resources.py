@@ -53,11 +53,11 @@ def test_memory_of_layers_is_quadratic_in_width():
 
 
 @pytest.mark.parametrize(("agents", "share"), [(1, "none"), (3, "all"), (24, "none"), (24, "actors"), (24, "critics")])
-@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_native_memory_is_counted(algorithm, agents, share):
+@pytest.mark.parametrize(("algorithm", "critic"), [("maddpg", "joint"), ("masac", "joint"), ("maddpg", "pooled")])
+def test_native_memory_is_counted(algorithm, critic, agents, share):
     """The estimate is what native code allocates, and the state as arrays and bytes while it is saved; no torch."""
     spec = make_env("cooperative-navigation", agents=agents).spec
-    config = TrainConfig(algorithm=algorithm, agents=agents, share=share, hidden=(256, 256), threads=2)
+    config = TrainConfig(algorithm=algorithm, critic=critic, agents=agents, share=share, hidden=(256, 256), threads=2)
     runner = NativeTeam(spec, config, 0, threads=2).runner
     taken = runner.network_bytes + runner.working_bytes
     saved = 4 * SAVED * sum(network_weights(spec, config))
