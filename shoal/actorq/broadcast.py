@@ -4,7 +4,7 @@ The learner hands over the policy's numbers as one row of float32: layer by laye
 quantizer turns it into the payload that is broadcast; actors turn that into weights for their engine. Codes are
 symmetric with one scale per output; scales and biases stay float32.
 Behind its numbers the learner may hand over recent states, on which the quantizer corrects the biases.
-Shape letters: N agents, I inputs of a layer, U its outputs, S states, O observation.
+Shape letters: N agents, C networks, I inputs of a layer, U its outputs, S states, O observation.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ BROADCAST_BITS: tuple[BroadcastBits, ...] = (32, 16, 8, 6, 4, 2)
 
 
 def shapes(policy: Policy) -> list[tuple[int, int, int]]:
-    """(N, I, U) of every layer."""
+    """(C, I, U) of every layer."""
     return [layer.weight.shape for layer in policy.layers if isinstance(layer, Linear)]
 
 
@@ -36,13 +36,13 @@ def numbers_of(policy: Policy) -> Array:
 
 
 def split(policy: Policy, numbers: Array) -> Iterator[tuple[Array, Array]]:
-    """Weights (N, I, U) and biases (N, U) of every layer, as views of the row."""
+    """Weights (C, I, U) and biases (C, U) of every layer, as views of the row."""
     at = 0
-    for agents, inputs, outputs in shapes(policy):
-        weight = numbers[at : at + agents * inputs * outputs].reshape(agents, inputs, outputs)
+    for networks, inputs, outputs in shapes(policy):
+        weight = numbers[at : at + networks * inputs * outputs].reshape(networks, inputs, outputs)
         at += weight.size
-        yield weight, numbers[at : at + agents * outputs].reshape(agents, outputs)
-        at += agents * outputs
+        yield weight, numbers[at : at + networks * outputs].reshape(networks, outputs)
+        at += networks * outputs
 
 
 def with_numbers(policy: Policy, numbers: Array) -> Policy:
@@ -121,7 +121,7 @@ THIN = 4  # one of so many successive states is kept: neighbours are alike
 
 def states_for(policy: Policy) -> int:
     """How many states a policy of this size is corrected on."""
-    return max(8, min(STATES, MULTIPLICATIONS // policy.parameters))
+    return max(8, min(STATES, MULTIPLICATIONS // policy.unshared().parameters))
 
 
 class RecentStates:

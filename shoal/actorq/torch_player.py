@@ -25,7 +25,7 @@ class TorchPlayer:
         kind = "values" if policy.exploration.values else kinds[policy.head.kind]
         hidden = [outputs for _, _, outputs in shapes(policy)[:-1]]
         hard = policy.exploration.one_hot
-        self.actors = Actors(spec, hidden, kind, initial_random(0), hard).requires_grad_(False)
+        self.actors = Actors(spec, hidden, kind, initial_random(0), hard, bool(policy.network_of)).requires_grad_(False)
         self.policy, self.bits = policy, play.bits
         self.noise = Noise(seed, torch.device("cpu"))
         self.to_world = spec.to_world

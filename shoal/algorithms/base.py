@@ -66,7 +66,7 @@ class BaseTeam:
         return ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
 
     def rollout_arrays(self) -> list[NDArray]:
-        """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
+        """The policies that play: weight (C, in, out), bias (C, 1, out), weight, bias, …; see `network_numbers`."""
         raise NotImplementedError
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:

@@ -156,7 +156,7 @@ class NativeTeam(BaseTeam):
     def rollout_arrays(self) -> list[NDArray]:
         algorithm = self.algorithm
         name = next(name for name, own in algorithm.networks.items() if own is algorithm.rollout_actors)
-        return [array[algorithm.actor_of] for array in self._read(name)]
+        return self._read(name)
 
     def optimizer_state(self) -> Arrays:
         steps = np.array(self.counters[MOMENT], np.float32)

@@ -18,7 +18,7 @@ from shoal.networks.actors import Actors, Noise, load_noise_states, noise_states
 from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Kind, Random
 from shoal.networks.pooled import PooledCritics
-from shoal.networks.stacked import by_member, to_arrays, to_tensors
+from shoal.networks.stacked import to_arrays, to_tensors
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
 
@@ -116,8 +116,7 @@ class Team(BaseTeam):
         return self.rollout_actors.kind
 
     def rollout_arrays(self) -> list[NDArray]:
-        actors = self.rollout_actors
-        return [by_member(parameter.detach(), actors.of).cpu().numpy() for parameter in actors.flat]
+        return [parameter.detach().cpu().numpy() for parameter in self.rollout_actors.flat]
 
     @torch.inference_mode()
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:

@@ -5,6 +5,7 @@ Shorter observations and actions are padded with zeros at the end; the true size
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -117,6 +118,14 @@ class EnvSpec(AgentSizes):
     def padded(self) -> bool:
         """Whether any agent has padded actions."""
         return len(set(self.action_sizes)) > 1
+
+
+def members(number_of: Sequence[int]) -> list[list[int]]:
+    """The agents that share each network, given the number of each agent's network."""
+    groups: dict[int, list[int]] = {}
+    for i, number in enumerate(number_of):
+        groups.setdefault(number, []).append(i)
+    return [groups[number] for number in sorted(groups)]
 
 
 def group_of(agent: str) -> str:

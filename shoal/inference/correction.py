@@ -9,17 +9,32 @@ to come make up for the error in the layer's outputs over the states (closed for
 approximated is the full-precision output, given the input that the rounded layers before it give.
 
 Calibration freezes a grid for the input of every layer (static quantization). Without torch.
+A network that several agents share is corrected and calibrated on the states of all of them; `of` says which network
+each agent has, and is empty where each has its own.
 Shape letters: B states, N agents, O observation, R rows of a product, I inputs of a layer, U its outputs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.envs.base import members
 from shoal.errors import check_choice, check_range
-from shoal.inference.grid import Grid
-from shoal.inference.layers import Array, Layer, Linear, Quantized, as_matrix, layer_codes, layer_rows, run_layer
+from shoal.inference.grid import Grid, value_range
+from shoal.inference.layers import (
+    Array,
+    Layer,
+    Linear,
+    Quantized,
+    as_matrix,
+    layer_codes,
+    layer_of_agents,
+    layer_rows,
+    run_layer,
+)  # fmt: skip
 from shoal.inference.options import ROUNDINGS, Rounding
 from shoal.inference.policy import Policy
 
@@ -57,44 +72,62 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
     """
     x = narrow = policy.network_input(states, np.float32)
     layers = []
-    for layer in policy.layers:
-        narrow = _rounded_input(layer, narrow, by_rows)
-        weight, fixed = corrected_layer(layer, x, narrow, bits, correction, policy.image)
+    for layer, alone in zip(policy.layers, policy.unshared().layers, strict=True):
+        narrow = _rounded_input(alone, narrow, by_rows)
+        weight, fixed = corrected_layer(layer, x, narrow, bits, correction, policy.image, policy.network_of)
         layers.append(fixed)
-        x = run_layer(layer, x, np.float32, False, policy.image)
-        narrow = run_layer(replace(fixed, weight=weight, quantized=None), narrow, np.float32, False, policy.image)
+        x = run_layer(alone, x, np.float32, False, policy.image)
+        fixed = layer_of_agents(replace(fixed, weight=weight, quantized=None), policy.network_of)
+        narrow = run_layer(fixed, narrow, np.float32, False, policy.image)
     return replace(policy, layers=tuple(layers))
 
 
 def corrected_layer(
-    layer: Layer, x: Array, narrow: Array, bits: int, correction: Correction, image: tuple[int, int, int] | None
+    layer: Layer,
+    x: Array,
+    narrow: Array,
+    bits: int,
+    correction: Correction,
+    image: tuple[int, int, int] | None,
+    of: Sequence[int] = (),
 ) -> tuple[Array, Layer]:
     """The weights that are played, and the layer corrected for its input in full precision and in low precision."""
     codes, grid = layer_codes(layer, bits)
     weight, fixed = np.multiply(codes, grid.scale, dtype=np.float32), layer
     if correction.rounding == "output-error":
-        weight = output_rounded(layer, grid, x, narrow, correction.bias, image)
+        weight = output_rounded(layer, grid, x, narrow, correction.bias, image, of)
         frozen = None if layer.quantized is None else layer.quantized.input
         fixed = replace(layer, weight=weight, quantized=Quantized(grid, frozen))
     if correction.bias:
-        fixed = replace(fixed, bias=moved_bias(layer, weight, x, narrow, image))
+        fixed = replace(fixed, bias=moved_bias(layer, weight, x, narrow, image, of))
     return weight, fixed
 
 
 def moved_bias(
-    layer: Layer, weight: Array, x: Array, narrow: Array, image: tuple[int, int, int] | None = None
+    layer: Layer,
+    weight: Array,
+    x: Array,
+    narrow: Array,
+    image: tuple[int, int, int] | None = None,
+    of: Sequence[int] = (),
 ) -> Array:
     """The bias with which `weight` on `narrow` inputs gives the mean pre-activations of the layer on x, (N, B, …)."""
-    before = _mean_row(layer, x, image) @ as_matrix(layer.weight)
-    after = _mean_row(layer, narrow, image) @ as_matrix(weight)
+    before = _mean_row(layer, x, image, of) @ as_matrix(layer.weight)
+    after = _mean_row(layer, narrow, image, of) @ as_matrix(weight)
     return layer.bias + (before - after).reshape(layer.bias.shape)
 
 
 def output_rounded(
-    layer: Layer, grid: Grid, x: Array, narrow: Array, centred: bool, image: tuple[int, int, int] | None = None
+    layer: Layer,
+    grid: Grid,
+    x: Array,
+    narrow: Array,
+    centred: bool,
+    image: tuple[int, int, int] | None = None,
+    of: Sequence[int] = (),
 ) -> Array:
-    """The layer's weights, each agent's rounded by output error to a grid, for inputs (N, B, …)."""
-    rows, narrow_rows = (layer_rows(layer, seen, image) for seen in (x, narrow))
+    """The layer's weights, each network's rounded by output error to a grid, for inputs (N, B, …)."""
+    rows, narrow_rows = (_by_network(layer_rows(layer, seen, image), of) for seen in (x, narrow))
     scales, zeros = (part.reshape(len(rows), 1, -1) for part in (grid.scale, grid.zero_point))
     rounded = [
         round_by_output(weight, replace(grid, scale=scales[n], zero_point=zeros[n]), rows[n], narrow_rows[n], centred)
@@ -145,10 +178,15 @@ def _in_sequence(weight: Wide, grid: Grid, moments: Wide) -> Wide:
     return restored
 
 
-def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None) -> Array:
-    """(N, 1, I): the mean over states and, of a convolution, places; products are linear, so the mean goes first."""
-    mean = x.mean(1, np.float64, keepdims=True)
-    return np.asarray(layer_rows(layer, mean, image).mean(1, keepdims=True), np.float32)
+def _by_network(rows: NDArray[Any], of: Sequence[int]) -> list[NDArray[Any]]:
+    """The rows (R, I) that each network sees, of those of each agent, (N, R, I)."""
+    return [rows[own].reshape(-1, rows.shape[-1]) for own in members(of)] if of else list(rows)
+
+
+def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None, of: Sequence[int]) -> Array:
+    """(C, 1, I): the mean over states and, of a convolution, places; products are linear, so the mean goes first."""
+    rows = layer_rows(layer, x.mean(1, np.float64, keepdims=True), image)
+    return np.stack([np.asarray(own.mean(0, keepdims=True), np.float32) for own in _by_network(rows, of)])
 
 
 def _rounded_input(layer: Layer, x: Array, by_rows: bool) -> Array:
@@ -169,7 +207,8 @@ def calibrated(policy: Policy, states: Array, bits: int) -> Policy:
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(states), strict=True):
         if layer.quantized is None or layer.quantized.input is None:
-            grid = Grid.of_numbers(seen.reshape(*seen.shape[:2], -1), 8, keep=(0,))
-            layer = replace(layer, quantized=Quantized(layer_codes(layer, bits)[1], grid))
+            rows = _by_network(seen.reshape(*seen.shape[:2], -1), policy.network_of)
+            low, high = (np.stack(ends) for ends in zip(*(value_range(own) for own in rows), strict=True))
+            layer = replace(layer, quantized=Quantized(layer_codes(layer, bits)[1], Grid.of_range(low, high, 8)))
         layers.append(layer)
     return replace(policy, layers=tuple(layers))

@@ -134,7 +134,8 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
         (layer.weight.shape, layer.activation, (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ())
         for layer in policy.layers
     ]
-    return layers, policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
+    sizes = policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
+    return layers, policy.head.kind, policy.network_of, *sizes
 
 
 def besides_weights(policy: Policy) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,41 +39,52 @@ class Form:
 
 
 def apart(policy: Policy, form: Form) -> bool:
-    """Whether each agent has its own matrix products instead of one batched product for all."""
-    if policy.agents == 1 or form.precision == "static-int8":
+    """Whether each network has its own matrix products instead of one batched product for all."""
+    if policy.agents == 1 or policy.network_of or form.precision == "static-int8":
         return True
     return form.precision == "int8" and max(layer.weight[0].size for layer in policy.layers) >= APART
+
+
+def single_rows(policy: Policy, form: Form) -> bool:
+    """Whether every product has one row."""
+    return form.alone and apart(policy, form) and not policy.network_of
 
 
 def weight_arrays(policy: Policy, form: Form) -> Arrays:
     """All arrays of the graph that depend on the weights, by name; they fill a template."""
     policy = policy.played()
-    by_rows = not (form.alone and apart(policy, form))
+    by_rows = not single_rows(policy, form)
     return named_arrays(policy, form, [layer_arrays(layer, form, by_rows) for layer in policy.layers])
 
 
 def named_arrays(policy: Policy, form: Form, layers: list[Arrays]) -> Arrays:
     """The arrays of all layers under the names that they have in the graph."""
-    agents: list[int | None] = [*range(policy.agents)] if apart(policy, form) else [None]
+    networks: list[int | None] = [*range(len(policy.members))] if apart(policy, form) else [None]
     arrays: Arrays = {}
     for k, (layer, whole) in enumerate(zip(policy.layers, layers, strict=True)):
-        for agent in agents:
-            for name, array in whole.items():
-                arrays[key(k, name, agent)] = _of_agent(name, array, agent) if isinstance(layer, Linear) else array
+        for network, name in product(networks, whole):
+            number = None if name.startswith("packed") and together(layer) else network
+            part = _of_network(name, whole[name], network) if isinstance(layer, Linear) else whole[name]
+            arrays[key(k, name, number)] = part
     return arrays
 
 
-def key(k: int, name: str, agent: int | None) -> str:
-    """The name of an array of layer k, of one `agent` or of all."""
-    return f"layer{k}.{name}" if agent is None else f"layer{k}.{name}.{agent}"
+def together(layer: Layer) -> bool:
+    """Whether the codes of several networks are packed into one array."""
+    return isinstance(layer, Linear) and len(layer.weight) > 1
 
 
-def _of_agent(name: str, array: NDArray[Any], agent: int | None) -> NDArray[Any]:
-    """One agent's part of (N, …), or all of it with an axis for rows inserted."""
+def key(k: int, name: str, network: int | None) -> str:
+    """The name of an array of layer k, of one `network` or of all."""
+    return f"layer{k}.{name}" if network is None else f"layer{k}.{name}.{network}"
+
+
+def _of_network(name: str, array: NDArray[Any], network: int | None) -> NDArray[Any]:
+    """One network's part of (N, …), or all of it with an axis for rows inserted."""
     if name.startswith("packed"):
         return array
-    if agent is not None:
-        return array[agent]
+    if network is not None:
+        return array[network]
     return array if name == "weight" else array[:, None]
 
 

@@ -10,18 +10,33 @@ int8 is dynamic and per row: every state is quantized on its own, so it gets the
 
 DynamicQuantizeLinear computes the same for a single row, so graphs for one state (`alone`) use it: ONNX Runtime fuses
 it with the product. The results are bit-identical: both multiply the whole sum by the product of the scales.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs.
+Agents that share a network are rows of the same products, whose weights are stored once.
+Shape letters: B batch rows, N agents, M agents of a network, O observation, A action, I inputs of a layer, U its
+outputs.
 """
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from shoal.inference.form import ACTION, NOISE, OBSERVATION, Arrays, Form, Ports, apart, key, weight_arrays
+from shoal.inference.form import (
+    ACTION,
+    NOISE,
+    OBSERVATION,
+    Arrays,
+    Form,
+    Ports,
+    apart,
+    key,
+    single_rows,
+    together,
+    weight_arrays,
+)  # fmt: skip
 from shoal.inference.grid import code_range, fields
 from shoal.inference.layers import BOUND, LEAK, Activation, Conv2d, Layer, Linear
 from shoal.inference.policy import FORMAT, Policy
@@ -120,6 +135,7 @@ def describe(policy: Policy, form: Form) -> dict[str, Any]:
         "image": policy.image,
         "layers": [layer.outputs for layer in policy.layers],
         "parameters": policy.parameters,
+        **({"network_of": list(policy.network_of)} if policy.network_of else {}),
         **policy.metadata,
     }
 
@@ -153,49 +169,65 @@ def _network(graph: Graph, policy: Policy, form: Form, x: str) -> str:
         return str(graph("Transpose", x, perm=[1, 0, 2]))
     if policy.agents == 1:
         return _chain(graph, policy, form, x, 0)
+    if len(policy.members) == 1:
+        return _of_members(graph, policy, form, x, 0)
     parts = graph("Split", x, outputs=policy.agents, axis=1, num_outputs=policy.agents)
+    ends = [""] * policy.agents
     axis = graph.constant([1], np.int64)
-    ends = [
-        graph("Unsqueeze", _chain(graph, policy, form, graph("Squeeze", part, axis), agent), axis)
-        for agent, part in enumerate(parts)
-    ]
+    for network, agents in enumerate(policy.members):
+        if len(agents) == 1:
+            row = _chain(graph, policy, form, graph("Squeeze", parts[agents[0]], axis), network)
+            own = [graph("Unsqueeze", row, axis)]
+        else:
+            rows = _of_members(graph, policy, form, graph("Concat", *(parts[i] for i in agents), axis=1), network)
+            own = graph("Split", rows, outputs=len(agents), axis=1, num_outputs=len(agents))
+        for agent, end in zip(agents, own, strict=True):
+            ends[agent] = end
     return str(graph("Concat", *ends, axis=1))
 
 
-def _chain(graph: Graph, policy: Policy, form: Form, x: str, agent: int | None) -> str:
-    """All layers: (B, I) of one agent, or (N, B, I) of all where `agent` is None."""
+def _of_members(graph: Graph, policy: Policy, form: Form, x: str, network: int) -> str:
+    """(B, M, I) to (B, M, U): one product for the rows of all agents that share a network."""
+    seen, members, outputs = policy.layers[0].weight.shape[1], len(policy.members[network]), policy.layers[-1].outputs
+    x = _chain(graph, policy, form, graph("Reshape", x, graph.constant([-1, seen], np.int64)), network)
+    return str(graph("Reshape", x, graph.constant([-1, members, outputs], np.int64)))
+
+
+def _chain(graph: Graph, policy: Policy, form: Form, x: str, network: int | None) -> str:
+    """All layers: (B, I) of one network, or (N, B, I) of all where `network` is None."""
+    form = replace(form, alone=single_rows(policy, form))
     positive = bool(policy.one_hot) or (policy.scale_image and policy.normaliser is None)
     image = policy.image is not None
     for k, layer in enumerate(policy.layers):
-        x = _on_grid(graph, layer, form, x, agent)
+        x = _on_grid(graph, layer, form, x, network)
         if isinstance(layer, Linear) and image:
             x, image = graph("Flatten", x, axis=1), False
             if form.precision == "static-int8":  # rounding twice changes nothing; both neighbours run in 8 bits
-                x = _on_grid(graph, layer, form, x, agent)
-        x = _layer(graph, layer, form, x, k, agent, positive)
+                x = _on_grid(graph, layer, form, x, network)
+        x = _layer(graph, layer, form, x, k, network, positive)
         x = _activate(graph, x, layer.activation)
         positive = layer.activation in ("relu", "sigmoid")
     return x
 
 
-def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, agent: int | None, positive: bool) -> str:
+def _layer(graph: Graph, layer: Layer, form: Form, x: str, k: int, network: int | None, positive: bool) -> str:
     """One layer without its activation."""
-    weight, bias, scale = (key(k, name, agent) for name in ("weight", "bias", "scale"))
-    linear, sums = isinstance(layer, Linear), key(k, "sums", agent)
+    weight, bias, scale = (key(k, name, network) for name in ("weight", "bias", "scale"))
+    linear, sums = isinstance(layer, Linear), key(k, "sums", network)
     if form.precision == "int8":
         if isinstance(layer, Conv2d):
             return _images(graph, layer, x, weight, scale, bias, sums, positive)
-        if form.alone and agent is not None:  # in the pattern that ONNX Runtime fuses into one kernel
+        if form.alone:  # in the pattern that ONNX Runtime fuses into one kernel
             codes, x_scale, zero = graph("DynamicQuantizeLinear", x, outputs=3)
             whole = graph("Cast", graph("MatMulInteger", codes, weight, zero), to=TensorProto.FLOAT)
             return str(graph("Add", graph("Mul", whole, graph("Mul", x_scale, scale)), bias))
-        return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, agent is None, positive)
+        return _rows(graph, x, layer.weight.shape[1], weight, scale, bias, sums, network is None, positive)
     if form.precision == "static-int8":
-        weight = graph("DequantizeLinear", weight, scale, key(k, "zero", agent), axis=1 if linear else 0)
+        weight = graph("DequantizeLinear", weight, scale, key(k, "zero", network), axis=1 if linear else 0)
     elif form.precision == "float16":
         weight = graph("Cast", weight, to=TensorProto.FLOAT)
     elif form.precision == "packed":
-        weight = _unpack(graph, layer, form.bits, k, agent)
+        weight = _unpack(graph, layer, form.bits, k, network)
     if linear and form.precision == "static-int8":
         # Not Add: ONNX Runtime would round the bias to a multiple of both scales, which is coarse at low precision, or
         # fuse both into one float32 node where the output is not on a grid.
@@ -259,8 +291,8 @@ def _images(graph: Graph, layer: Conv2d, x: str, weight: str, scale: str, bias: 
     return str(graph("Add", graph("Mul", graph("Cast", whole, to=TensorProto.FLOAT), both), bias))
 
 
-def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) -> str:
-    """x rounded to the layer's frozen grid, if it has one: (B, …) of one agent, or (N, B, I) where `agent` is None.
+def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, network: int | None) -> str:
+    """x rounded to the layer's frozen grid, if it has one: (B, …) of one network, or (N, B, I) where `network` is None.
 
     Only where products run in 8 bits on codes: between such nodes ONNX Runtime would quantize float32 weights itself.
     """
@@ -269,29 +301,31 @@ def _on_grid(graph: Graph, layer: Layer, form: Form, x: str, agent: int | None) 
         return x
     grid = frozen.input
     scale, zero, highest = grid.scale[:, 0, 0], grid.zero_point[:, 0, 0], grid.highest  # (N,)
-    if form.precision == "static-int8":  # which has a separate chain of layers per agent
-        point = graph.constant(scale[agent]), graph.constant(zero[agent], np.uint8)
+    if form.precision == "static-int8":  # which has a separate chain of layers per network
+        point = graph.constant(scale[network]), graph.constant(zero[network], np.uint8)
         codes = graph("QuantizeLinear", x, *point)
         if grid.bits < 8:  # the type's range exceeds the codes'
             codes = graph("Clip", codes, graph.constant(0, np.uint8), graph.constant(highest, np.uint8))
             if isinstance(layer, Conv2d):
                 finer = 8 - grid.bits
                 codes = graph("BitShift", codes, graph.constant(finer, np.uint8), direction="LEFT")
-                point = graph.constant(scale[agent] / 2**finer), graph.constant(zero[agent] << finer, np.uint8)
+                point = graph.constant(scale[network] / 2**finer), graph.constant(zero[network] << finer, np.uint8)
         return str(graph("DequantizeLinear", codes, *point))
-    index = (slice(None), None, None) if agent is None else agent
+    index = (slice(None), None, None) if network is None else network
     step, lowest, most = (graph.constant(part[index]) for part in (scale, -zero, highest - zero))
     steps = graph("Round", graph("Div", x, step))
     return str(graph("Mul", graph("Max", graph("Min", steps, most), lowest), step))
 
 
-def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) -> str:
+def _unpack(graph: Graph, layer: Layer, bits: int, k: int, network: int | None) -> str:
     """Unpack the weights' codes; ONNX Runtime folds all of this when the file is loaded."""
     codes, below = "", bits
     shape = layer.weight.shape
     for i, width in enumerate(fields(bits)):
         below -= width
-        column = graph("Unsqueeze", key(k, f"packed{i}", agent), graph.constant([1], np.int64))
+        column = graph(
+            "Unsqueeze", key(k, f"packed{i}", None if together(layer) else network), graph.constant([1], np.int64)
+        )
         shifts = graph.constant(np.arange(0, 8, width), np.uint8)
         part = graph("BitShift", column, shifts, direction="RIGHT")
         part = graph("BitwiseAnd", part, graph.constant(2**width - 1, np.uint8))
@@ -300,11 +334,14 @@ def _unpack(graph: Graph, layer: Layer, bits: int, k: int, agent: int | None) ->
         if below:
             part = graph("BitShift", part, graph.constant(below, np.uint8), direction="LEFT")
         codes = graph("BitwiseOr", codes, part) if codes else part
-    if isinstance(layer, Linear) and agent is not None:
+    if network is not None and together(layer):
+        codes = graph("Reshape", codes, graph.constant(shape, np.int64))
+        codes = graph("Split", codes, outputs=len(layer.weight), axis=0, num_outputs=len(layer.weight))[network]
+    if isinstance(layer, Linear) and network is not None:
         shape = shape[1:]
     weight = graph("Cast", graph("Reshape", codes, graph.constant(shape, np.int64)), to=TensorProto.FLOAT)
     weight = graph("Sub", weight, graph.constant(code_range(bits, "symmetric")[1]))
-    scale = key(k, "scale", agent)
+    scale = key(k, "scale", network)
     if isinstance(layer, Conv2d):
         scale = graph("Reshape", scale, graph.constant([-1, 1, 1, 1], np.int64))
     return str(graph("Mul", weight, scale))

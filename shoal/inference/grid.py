@@ -104,7 +104,7 @@ class Grid:
         kind, size = "int" if self.kind == "symmetric" else "uint", 8 if self.bits <= 8 else 16
         return _cast(self.codes(x), np.dtype(f"{kind}{size}"))
 
-    def part(self, *index: slice) -> "Grid":
+    def part(self, *index: slice | list[int]) -> "Grid":
         """The grid of a slice of the values."""
         return replace(self, scale=self.scale[index], zero_point=self.zero_point[index])
 

@@ -14,7 +14,7 @@ IR, because numba has no way to ask for these instructions:
 
 Vectors have 256 bits: VNNI with 512 bits was no faster on Zen 4, for batches of 1 to 64.
 
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+Shape letters: B batch rows, N agents, C networks, O observation, A action, I inputs of a layer, U its units.
 """
 
 from collections.abc import Set
@@ -32,9 +32,10 @@ from shoal.system.processors import has_vnni, vector_features
 from shoal.system.tiles import I8, I16, I32, I64, call, load, loop, splat, store
 
 TILE, GROUP = 16, 4  # units in a tile, inputs in a group
-# Words of the header of packed codes; FIELDS words per layer start at FIRST, and the action sizes follow them.
+# Words of the header of packed codes; FIELDS words per layer start at FIRST, then come the agents' action sizes, the
+# agents in the order of their networks, and the number of agents of each network.
 MAGIC_AT, VERSION_AT, CHECKSUM, BITS, SQUASH = range(5)
-SIZE, HEAD, AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, FRAME, FIRST = range(5, 14)
+SIZE, HEAD, AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, FRAME, NETWORKS, FIRST = range(5, 15)
 INPUTS, UNITS, ACTIVATION, START, FIELDS = range(5)
 FIXED = SIZE  # from here on, the words are the same for all versions of a policy's weights
 PORTABLE, AVX2, VNNI = range(3)
@@ -201,26 +202,28 @@ def activate_row(y, activation):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def _observe(observation, n, header, packed, x):  # type: ignore[no-untyped-def]
-    """Write raw observations (B, N, O) of agent n to the rows of x as the first layer takes them."""
+def _observe(observation, own, first, last, header, packed, x):  # type: ignore[no-untyped-def]
+    """Write raw observations (B, N, O), from a first to a last row of these agents, as the first layer takes them."""
     agents, size = header[AGENTS], header[SEEN]
     frame = packed[header[FRAME] :]
     frame = frame[: 4 * (2 * agents * (size + header[ACTION]) + 2)].view(np.float32)
-    mean, deviation = frame[n * size : (n + 1) * size], frame[(agents + n) * size : (agents + n + 1) * size]
     clip, divisor = frame[-2], frame[-1]
-    for b in range(observation.shape[0]):
-        seen, row = observation[b, n], x[b]
-        if header[ONE_HOT]:
-            for i in range(header[ONE_HOT]):
-                row[i] = np.float32(i == np.rint(seen[0]))
-        else:
-            for i in range(size):
-                row[i] = min(max((seen[i] / divisor - mean[i]) / deviation[i], -clip), clip)
+    for k in range(own.size):
+        n = own[k]
+        mean, deviation = frame[n * size : (n + 1) * size], frame[(agents + n) * size : (agents + n + 1) * size]
+        for r in range(first + (k - first) % own.size, last, own.size):
+            seen, row = observation[r // own.size, n], x[r - first]
+            if header[ONE_HOT]:
+                for i in range(header[ONE_HOT]):
+                    row[i] = np.float32(i == np.rint(seen[0]))
+            else:
+                for i in range(size):
+                    row[i] = min(max((seen[i] / divisor - mean[i]) / deviation[i], -clip), clip)
 
 
 @njit(error_model="numpy")
-def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untyped-def]
-    """Run layer k of agent n in place, on the first rows of the scratch."""
+def _layer(k, c, rows, header, packed, kind, scratch):  # type: ignore[no-untyped-def]
+    """Run layer k of network c in place, on the first rows of the scratch."""
     x, wide = scratch[0], scratch.shape[2]
     sums, codes = scratch[1].reshape(-1).view(np.int32), scratch[2].reshape(-1).view(np.uint8)
     scale, zero = scratch[3, 0], scratch[3, 1]
@@ -229,13 +232,13 @@ def _layer(k, n, rows, header, packed, kind, scratch):  # type: ignore[no-untype
     groups, tiles = -(-inputs // GROUP), -(-units // TILE)
     for r in range(rows):
         scale[r], zero[r] = quantize_row(x[r, :inputs], codes[r * wide : (r + 1) * wide])
-    part = 4 * tiles * TILE  # bytes of an agent's scales
-    agents = header[AGENTS]
-    weights = at + 3 * agents * part + n * tiles * TILE * groups * GROUP
+    part = 4 * tiles * TILE  # bytes of a network's scales
+    networks = header[NETWORKS]
+    weights = at + 3 * networks * part + c * tiles * TILE * groups * GROUP
     products(kind, rows, codes, wide, packed, weights, groups, tiles, sums, wide)
-    scales = packed[at + n * part : at + (n + 1) * part].view(np.float32)
-    biases = packed[at + (agents + n) * part : at + (agents + n + 1) * part].view(np.float32)
-    weight_sums = packed[at + (2 * agents + n) * part : at + (2 * agents + n + 1) * part].view(np.int32)
+    scales = packed[at + c * part : at + (c + 1) * part].view(np.float32)
+    biases = packed[at + (networks + c) * part : at + (networks + c + 1) * part].view(np.float32)
+    weight_sums = packed[at + (2 * networks + c) * part : at + (2 * networks + c + 1) * part].view(np.int32)
     for r in range(rows):
         row = sums[r * wide : r * wide + units]
         _dequantize(row, scale[r], np.int32(zero[r]), scales, biases, weight_sums, x[r, :units])
@@ -250,18 +253,23 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
     (B, N, A) is in (0, 1), or empty if nothing is drawn. The scratch is (4, ROWS, W) float32, where no layer has more
     than W inputs or units, and W >= ROWS.
     """
-    agents, size, rows = header[AGENTS], header[ACTION], observation.shape[0]
+    agents, size = header[AGENTS], header[ACTION]
     sizes = header[FIRST + FIELDS * header[LAYERS] :]
+    members, counts = sizes[agents : 2 * agents], sizes[2 * agents :]
     begin = header[FRAME] + 8 * agents * header[SEEN]
     ends = packed[begin : begin + 8 * agents * size].view(np.float32).reshape((2, agents, size))
-    for first in range(0, rows, ROWS):
-        last = min(first + ROWS, rows)
-        for n in range(agents):
-            _observe(observation[first:last], n, header, packed, scratch[0])
+    at = 0
+    for c in range(header[NETWORKS]):
+        own = members[at : at + counts[c]]
+        at += own.size
+        rows = observation.shape[0] * own.size
+        for first in range(0, rows, ROWS):
+            last = min(first + ROWS, rows)
+            _observe(observation, own, first, last, header, packed, scratch[0])
             for k in range(header[LAYERS]):
-                _layer(k, n, last - first, header, packed, kind, scratch)
-            for b in range(first, last):
-                outputs = scratch[0, b - first]
+                _layer(k, c, last - first, header, packed, kind, scratch)
+            for r in range(first, last):
+                b, n, outputs = r // own.size, own[r % own.size], scratch[0, r - first]
                 if choices.size:
                     choices[b, n] = choose(outputs[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
                 else:
@@ -270,10 +278,10 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
 
 @njit(cache=True, nogil=True)
 def lay_out(codes, weight, sums):  # type: ignore[no-untyped-def]
-    """Write codes (N, I, U) as tiles (N, tiles, groups, 16), four inputs per uint32, and their sums (N, padded U)."""
-    agents, inputs, units = codes.shape
+    """Write codes (C, I, U) as tiles (C, tiles, groups, 16), four inputs per uint32, and their sums (C, padded U)."""
+    networks, inputs, units = codes.shape
     rows = np.zeros((GROUP, sums.shape[1]), np.uint8)  # one group, padded
-    for n in range(agents):
+    for n in range(networks):
         sums[n] = 0
         for g in range(weight.shape[2]):
             for j in range(GROUP):

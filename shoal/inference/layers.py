@@ -1,10 +1,12 @@
 """One layer of all agents' policies without torch: its weights, their frozen grids, and its forward pass.
 
-Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
+Agents are stacked and padded at the tail with zeros, as in `shoal.networks`. Where agents share networks, a layer's N
+is the number of networks.
 Shape letters: B batch rows, N agents, I inputs of a layer, U its outputs, C channels.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, get_args
 
@@ -177,13 +179,14 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
     return codes, Grid.symmetric(grid.scale.reshape(-1, 1, 1, 1), bits)
 
 
-def layer_of_agent(layer: Layer, agent: int) -> Layer:
-    if isinstance(layer, Conv2d):
+def layer_of_agents(layer: Layer, network_of: Sequence[int]) -> Layer:
+    """The layer with a network of its own for every agent, given the number of each one's; none: they have that."""
+    if isinstance(layer, Conv2d) or not network_of:
         return layer
-    i, quantized = slice(agent, agent + 1), layer.quantized
+    networks, quantized = list(network_of), layer.quantized
     if quantized is not None:
-        quantized = Quantized(quantized.weight.part(i), quantized.input and quantized.input.part(i))
-    return replace(layer, weight=layer.weight[i], bias=layer.bias[i], quantized=quantized)
+        quantized = Quantized(quantized.weight.part(networks), quantized.input and quantized.input.part(networks))
+    return replace(layer, weight=layer.weight[networks], bias=layer.bias[networks], quantized=quantized)
 
 
 def first_outputs(layer: Layer, size: int) -> Linear:
@@ -195,14 +198,14 @@ def first_outputs(layer: Layer, size: int) -> Linear:
     return replace(layer, weight=weight, bias=layer.bias[:, :size], quantized=quantized)
 
 
-def check_layer(layer: Layer, name: str, agents: int) -> None:
+def check_layer(layer: Layer, name: str, networks: int) -> None:
     """Raise a `UserError` for invalid shapes or values."""
     if isinstance(layer, Linear):
         shape = layer.weight.shape
-        if len(shape) != 3 or shape[0] != agents or layer.bias.shape != (agents, shape[2]) or not layer.weight.size:
+        if len(shape) != 3 or shape[0] != networks or layer.bias.shape != (networks, shape[2]) or not layer.weight.size:
             raise UserError(
                 f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}, "
-                f"but the policy is for {counted(agents, 'agent')}."
+                f"but the policy has {counted(networks, 'network')}."
             )
     elif layer.weight.ndim != 4 or layer.bias.shape != layer.weight.shape[:1] or not layer.weight.size:
         raise UserError(f"{name} of the policy has weights {layer.weight.shape} and biases {layer.bias.shape}.")
@@ -216,10 +219,10 @@ def check_layer(layer: Layer, name: str, agents: int) -> None:
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             raise UserError(f"{name} of the policy has NaN or infinity among its {what}: it cannot be run.")
     if layer.quantized is not None:
-        shape = (layer.outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (agents, 1, layer.outputs)
+        shape = (layer.outputs, 1, 1, 1) if isinstance(layer, Conv2d) else (networks, 1, layer.outputs)
         _check_grid(layer.quantized.weight, f"{name} of the policy has weights", "symmetric", shape)
         if layer.quantized.input is not None:
-            _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (agents, 1, 1))
+            _check_grid(layer.quantized.input, f"{name} of the policy has inputs", "asymmetric", (networks, 1, 1))
 
 
 def _check_grid(grid: Grid, what: str, kind: GridKind, shape: tuple[int, ...]) -> None:

@@ -2,18 +2,20 @@
 
 A policy is packed into one buffer, with everything that is needed to play it, in the machine's byte order:
 
-    header   int64: magic, version, checksum, sizes, one entry per layer, the action size of each agent
+    header   int64: magic, version, checksum, sizes, one entry per layer, the action size of each agent, the agents in
+             the order of their networks, how many each network has
     frame    float32: mean and deviation (N, O) of observations, low and high (N, A) of boxes, clip, divisor
-    layers   each: scales (N, U) float32, biases (N, U) float32, sums of weights (N, U) int32, weights int8
+    layers   each: scales (C, U) float32, biases (C, U) float32, sums of weights (C, U) int32, weights int8
 
 Units are padded to tiles of 16 and inputs to groups of 4, with zeros; every part starts at a multiple of 64 bytes.
-Weights are (N, tiles, groups, 16, 4): a product streams through each tile from the first byte to the last, 64 bytes at
+Weights are (C, tiles, groups, 16, 4): a product streams through each tile from the first byte to the last, 64 bytes at
 a time, and the four inputs of a unit are the four bytes that one multiply-add instruction takes. The sender packs
 once per version; actors neither quantize nor repack.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its units.
+Shape letters: B batch rows, N agents, C networks, O observation, A action, I inputs of a layer, U its units.
 """
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from shoal.inference.policy import Policy
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.int64]
 
-MAGIC, VERSION = int.from_bytes(b"shoal-i8", "little"), 1
+MAGIC, VERSION = int.from_bytes(b"shoal-i8", "little"), 2
 ALIGN = 64
 HEADS = ("argmax", "categorical", "box", "gaussian")
 
@@ -43,18 +45,18 @@ def padded(size: int, to: int) -> int:
 
 def header_of(policy: Policy, bits: int) -> Words:
     """The header for a policy as it is played; the checksum is 0."""
-    n = policy.agents
+    n, members = policy.agents, policy.members
     layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
-    frame = padded(8 * (kernels.FIRST + kernels.FIELDS * len(layers) + n), ALIGN)
+    frame = padded(8 * (kernels.FIRST + kernels.FIELDS * len(layers) + 2 * n + len(members)), ALIGN)
     at = padded(frame + 8 * n * (policy.observation_size + policy.action_size) + 8, ALIGN)
     fields = []
     for layer in layers:
         inputs, units = layer.weight.shape[1:]
         fields += [inputs, units, ACTIVATIONS.index(layer.activation), at]
-        at += n * padded(units, kernels.TILE) * (12 + padded(inputs, kernels.GROUP))
+        at += len(members) * padded(units, kernels.TILE) * (12 + padded(inputs, kernels.GROUP))
     head = [MAGIC, VERSION, 0, bits, SQUASHES.index(policy.head.squash), at, HEADS.index(policy.head.kind), n]
-    head += [policy.observation_size, policy.action_size, len(layers), policy.one_hot, frame]
-    return np.array([*head, *fields, *policy.action_sizes], np.int64)
+    head += [policy.observation_size, policy.action_size, len(layers), policy.one_hot, frame, len(members)]
+    return np.array([*head, *fields, *policy.action_sizes, *chain(*members), *map(len, members)], np.int64)
 
 
 def pack_codes(policy: Policy, bits: int | None = None, out: Bytes | None = None) -> Bytes:
@@ -136,7 +138,7 @@ def verify_codes(buffer: Any) -> None:
 
 
 def unpack_codes(buffer: Any, policy: Policy, bits: int = 8) -> list[Arrays]:
-    """The arrays of each layer in packed codes: weight (N, I, U) int8, scale, bias and sums (N, U).
+    """The arrays of each layer in packed codes: weight (C, I, U) int8, scale, bias and sums (C, U).
 
     The policy has the same shapes, normaliser and box, and the weights have at most this many bits.
     """
@@ -170,8 +172,8 @@ def _frame_numbers(policy: Policy) -> NDArray[np.float32]:
 
 
 def _parts(data: Bytes, header: Words) -> Iterator[Arrays]:
-    """Views of each layer's scale, bias and sums (N, padded U) and weight (N, tiles, groups, 16, 4)."""
-    n = int(header[kernels.AGENTS])
+    """Views of each layer's scale, bias and sums (C, padded U) and weight (C, tiles, groups, 16, 4)."""
+    n = int(header[kernels.NETWORKS])
     for k in range(header[kernels.LAYERS]):
         inputs, units, _, at = (int(word) for word in header[kernels.FIRST + kernels.FIELDS * k :][: kernels.FIELDS])
         wide, groups = padded(units, kernels.TILE), padded(inputs, kernels.GROUP) // kernels.GROUP

@@ -15,7 +15,7 @@ from shoal.inference.layers import ACTIVATIONS, Array, Linear
 from shoal.inference.policy import Policy
 
 # positions in the array of integers
-AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, STRIDE, FIRST = range(9)
+AGENTS, SEEN, ACTION, LAYERS, ONE_HOT, NORMALISED, SQUASH, FRAME, STRIDE, FIRST = range(10)
 
 
 @njit(inline="always")
@@ -41,8 +41,8 @@ def _affine(x, y, weights, at, inputs, outputs):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
     """The last layer's outputs for one agent's observation (O,): the row of `scratch` that holds them."""
-    size, layers = whole[SEEN], whole[LAYERS]
-    at = n * whole[STRIDE]
+    agents, size, layers = whole[AGENTS], whole[SEEN], whole[LAYERS]
+    at = n * whole[FRAME]
     x, y = scratch[0], scratch[1]
     if whole[ONE_HOT]:
         for i in range(whole[ONE_HOT]):
@@ -54,14 +54,14 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
     else:
         for i in range(size):
             x[i] = seen[i]
-    at += 2 * size + 1
+    at = agents * whole[FRAME] + whole[FIRST + 3 * layers + agents + n] * whole[STRIDE]
     for k in range(layers):
         inputs, outputs, activation = whole[FIRST + 3 * k], whole[FIRST + 3 * k + 1], whole[FIRST + 3 * k + 2]
         _affine(x, y, numbers, at, inputs, outputs)
         activate(y[:outputs], activation, library_tanh)
         at += (inputs + 1) * outputs
         x, y = y, x
-    return x, at
+    return x
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
@@ -70,11 +70,12 @@ def _play(observation, whole, numbers, scratch, noise, choices, boxes):  # type:
     size, sizes = whole[ACTION], whole[FIRST + 3 * whole[LAYERS] :]
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
-            x, at = _forward(observation[b, n], n, whole, numbers, scratch)
+            x = _forward(observation[b, n], n, whole, numbers, scratch)
             if choices.size:
                 choices[b, n] = choose(x[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
             else:
-                low, high = numbers[at : at + size], numbers[at + size : at + 2 * size]
+                at = (n + 1) * whole[FRAME]
+                low, high = numbers[at - 2 * size : at - size], numbers[at - size : at]
                 to_box(x, whole[SQUASH], low, high, library_tanh, boxes[b, n])
 
 
@@ -92,13 +93,13 @@ class NumbaEngine(CompiledEngine):
         super().__init__(policy)
         widest = max(policy.observation_size, policy.one_hot, *(layer.outputs for layer in policy.layers))
         self._scratch = np.zeros((2, widest), np.float32)
-        self._numbers = _numbers(policy)
-        self._whole = _whole(policy, self._numbers.shape[1])
-        self._flat = self._numbers.reshape(-1)
+        frames, networks = _numbers(policy)
+        self._whole = _whole(policy, frames.shape[1], networks.shape[1])
+        self._flat = np.concatenate([frames.ravel(), networks.ravel()])
 
     @property
     def nbytes(self) -> int:
-        return self._numbers.nbytes
+        return self._flat.nbytes
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
         _play(observation, self._whole, self._flat, self._scratch, noise, choices, boxes)
@@ -106,27 +107,28 @@ class NumbaEngine(CompiledEngine):
     def load(self, policy: Policy) -> None:
         refuse_grids(policy, self.name)
         policy = fitting(self.policy, policy)
-        self._numbers[:] = _numbers(policy)
-        self._whole = _whole(policy, self._numbers.shape[1])
+        frames, networks = _numbers(policy)
+        self._flat[: frames.size], self._flat[frames.size :] = frames.ravel(), networks.ravel()
+        self._whole = _whole(policy, frames.shape[1], networks.shape[1])
         self.policy = policy
 
 
-def _whole(policy: Policy, stride: int) -> NDArray[np.int64]:
-    """Sizes and flags in the order AGENTS to STRIDE; inputs, outputs and activation per layer; numbers of choices."""
+def _whole(policy: Policy, frame: int, stride: int) -> NDArray[np.int64]:
+    """Sizes and flags in the order AGENTS to STRIDE; inputs, outputs and activation per layer; number of choices and of
+    the network per agent."""
     layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
     shapes = [number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))]
     head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]
     prepared = policy.normaliser is not None or policy.scale_image
-    head += [int(prepared), SQUASHES.index(policy.head.squash), stride]
-    return np.array([*head, *shapes, *policy.action_sizes], np.int64)
+    head += [int(prepared), SQUASHES.index(policy.head.squash), frame, stride]
+    return np.array([*head, *shapes, *policy.action_sizes, *(policy.network_of or range(policy.agents))], np.int64)
 
 
-def _numbers(policy: Policy) -> Array:
-    """(N, …): per agent mean, deviation and clip; weights and biases of all layers; lower and upper action bounds."""
-    n = policy.agents
+def _numbers(policy: Policy) -> tuple[Array, Array]:
+    """(N, …): per agent mean, deviation and clip, lower and upper action bounds; (C, …): per network its layers."""
     mean, deviation, clip, low, high = frame_of(policy)
     if policy.scale_image:
         mean, deviation = 255 * mean, 255 * deviation
+    frames = np.concatenate([mean, deviation, np.full((policy.agents, 1), clip), low, high], axis=1, dtype=np.float32)
     weights = [part for layer in policy.layers for part in (layer.played_weight, layer.bias)]
-    parts = [mean, deviation, np.full((n, 1), clip), *weights, low, high]
-    return np.concatenate([np.asarray(part, np.float32).reshape(n, -1) for part in parts], axis=1)
+    return frames, np.concatenate([part.reshape(len(part), -1) for part in weights], axis=1, dtype=np.float32)

@@ -2,8 +2,10 @@
 
 A policy maps raw observations (B, N, O) to what the environment takes: choices (B, N) as integers, or boxes
 (B, N, A) in the environment's units. In between: observations scaled, normalised or made one-hot; layers; the head.
-Agents are stacked and padded at the tail with zeros, as in `shoal.networks`.
-Shape letters: B batch rows, N agents, O observation, A action, I inputs of a layer, U its outputs, C channels.
+Agents are stacked and padded at the tail with zeros, as in `shoal.networks`; those that share a network have one place
+in the stack of each layer, (C, …).
+Shape letters: B batch rows, N agents, C networks (of images: channels), O observation, A action, I inputs of a layer,
+U its outputs.
 """
 
 import math
@@ -15,10 +17,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs.base import AgentSizes
+from shoal.envs.base import AgentSizes, members
 from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid
-from shoal.inference.layers import Array, Conv2d, Layer, Linear, check_layer, first_outputs, layer_of_agent, run_layer
+from shoal.inference.layers import (
+    Array,
+    Conv2d,
+    Layer,
+    Linear,
+    check_layer,
+    first_outputs,
+    layer_of_agents,
+    run_layer,
+)  # fmt: skip
 
 Actions = NDArray[Any]  # choices (B, N) int64, or boxes (B, N, A) float32
 FORMAT = 1  # version of the metadata in an exported file
@@ -102,6 +113,8 @@ class Policy(AgentSizes):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     exploration: Exploration | None = None
     """How it explores in training; None: unknown."""
+    network_of: tuple[int, ...] = ()
+    """The number of each agent's network in the layers, where agents share networks; empty: each has its own."""
 
     @property
     def parameters(self) -> int:
@@ -122,6 +135,11 @@ class Policy(AgentSizes):
     def padded(self) -> bool:
         """Whether any agent has padded actions."""
         return len(set(self.action_sizes)) > 1
+
+    @cached_property
+    def members(self) -> list[list[int]]:
+        """The agents of each network."""
+        return members(self.network_of or range(self.agents))
 
     @property
     def linear_only(self) -> bool:
@@ -145,11 +163,17 @@ class Policy(AgentSizes):
         outputs = (self.layers[-1].outputs,) * self.agents
         return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
 
+    def unshared(self) -> "Policy":
+        """The same policy with a network of its own for every agent."""
+        layers = tuple(layer_of_agents(layer, self.network_of) for layer in self.layers)
+        return replace(self, layers=layers, network_of=())
+
     def of_agent(self, agent: int) -> "Policy":
         """One agent's policy alone, without padding."""
         i, seen, act = slice(agent, agent + 1), self.observation_sizes[agent], self.action_sizes[agent]
         played = self.played()
-        layers = [layer_of_agent(layer, agent) for layer in played.layers]
+        network = self.network_of[agent] if self.network_of else agent
+        layers = [layer_of_agents(layer, [network]) for layer in played.layers]
         if not self.one_hot and not self.image and isinstance(first := layers[0], Linear):
             layers[0] = replace(first, weight=np.ascontiguousarray(first.weight[:, :seen]))
         layers[-1] = first_outputs(layers[-1], act)
@@ -159,7 +183,7 @@ class Policy(AgentSizes):
         if norm is not None:
             norm = replace(norm, mean=norm.mean[i, :seen], var=norm.var[i, :seen])
         return replace(played, layers=tuple(layers), head=head, observation_sizes=(seen,), action_sizes=(act,),
-                       agent_names=(self.agent_names[agent],), normaliser=norm)  # fmt: skip
+                       agent_names=(self.agent_names[agent],), normaliser=norm, network_of=())  # fmt: skip
 
     def check(self) -> "Policy":
         """The policy itself after validation; a `UserError` for the first invalid shape or value."""
@@ -195,14 +219,14 @@ class Policy(AgentSizes):
     ) -> NDArray[Any]:
         """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids."""
         x = self.network_input(observation, dtype)
-        for layer in self.layers:
+        for layer in self.unshared().layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
         return x.transpose(1, 0, 2)
 
     def inputs_of_layers(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float32) -> list[NDArray[Any]]:
         """The input of each layer, (N, B, …), for calibration."""
         x, seen = self.network_input(observation, dtype), []
-        for layer in self.layers:
+        for layer in self.unshared().layers:
             seen.append(x)
             x = run_layer(layer, x, dtype, False, self.image)
         return seen
@@ -265,6 +289,9 @@ def _check(policy: Policy) -> None:
     if n < 1 or sizes != (n, n) or not policy.layers:
         seen, acted = counted(sizes[0], "observation"), counted(sizes[1], "action")
         raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
+    networks = len(policy.members)
+    if (of := policy.network_of) and (len(of) != n or set(of) != set(range(networks)) or networks == n):
+        raise UserError(f"The policy has {counted(n, 'agent')}, but the numbers of their networks are {of}.")
     if min(*policy.observation_sizes, *policy.action_sizes) < 1:
         raise UserError("The policy has an agent without observation or action.")
     if not isinstance(policy.layers[-1], Linear):
@@ -276,7 +303,7 @@ def _check(policy: Policy) -> None:
     if policy.one_hot and policy.observation_size != 1:
         raise UserError("The policy takes one integer, but its observation is a vector.")
     for k, layer in enumerate(policy.layers, 1):
-        check_layer(layer, f"Layer {k}", n)
+        check_layer(layer, f"Layer {k}", networks)
     outputs = policy.layers[-1].outputs
     needed = policy.action_size * (2 if policy.head.kind == "gaussian" else 1)
     if outputs != needed:

@@ -10,14 +10,14 @@ step: nothing in between reads them.
 Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observation, A action, J joint.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import chain as joined
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.envs.base import EnvSpec
+from shoal.envs.base import EnvSpec, members
 from shoal.native.critics import Critic, DenseCritic, Seen, critic_of, critic_shape
 from shoal.native.networks import Networks, Shape, chain
 from shoal.native.operations import NOWHERE, Rows
@@ -38,16 +38,12 @@ def parts_for(groups: int, rows: int) -> int:
     return max(1, min(12 // groups, rows // CHUNK))
 
 
-def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> float:
-    """How often all weights of a team are in native memory: online and target networks, transposed copies and Adam's
-    two moments; gradients of every part of the mini-batch, and one group's gradients for every thread."""
-    groups = len(set(spec.kinds)) if config.share != "none" else spec.agents
-    return 5 + parts_for(groups, config.batch) + threads / groups
-
-
-def members(number_of: Sequence[int]) -> list[list[int]]:
-    """The agents that share each network, given the number of each agent's network."""
-    return [[i for i, number in enumerate(number_of) if number == each] for each in sorted(set(number_of))]
+def copies_of_weights(spec: EnvSpec, config: "LearnConfig", threads: int) -> tuple[float, float]:
+    """How often all actors' weights, and all critics', are in native memory: online and target networks, transposed
+    copies and Adam's two moments; gradients of every part of the mini-batch, and one group's for every thread."""
+    groups = (len(set(network_numbers(spec, shared))) for shared in (config.share != "none", config.shared_critics))
+    actors, critics = (5 + parts_for(count, config.batch) + threads / count for count in groups)
+    return actors, critics
 
 
 class MADDPG:

@@ -9,16 +9,15 @@ than C where agents share them), B batch rows, H hidden units, K atoms.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.envs.base import EnvSpec
+from shoal.envs.base import EnvSpec, members
 from shoal.errors import UserError
 from shoal.networks.layout import Random, critic_widths, initial_layers, network_numbers
-from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, by_member, by_network, members_of, parameter
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, StackedNorm, by_member, by_network, parameter
 from shoal.numerics.emulation.roles import emulating
 
 
@@ -106,7 +105,7 @@ class JointCritics(nn.Module):
         if self.of is None:
             z = torch.baddbmm(own, joint, by_kind)  # (N, B, heads*H)
         else:
-            z = own + by_network(joint, members_of(self.owner), [partial(torch.mm, mat2=kind) for kind in by_kind])
+            z = own + by_network(joint, members(self.owner.tolist()), by_kind)
         return z.unflatten(2, (self.heads, -1)).transpose(1, 2).flatten(0, 1)
 
     def _after_first(self, z: Tensor, frozen: bool) -> Tensor:

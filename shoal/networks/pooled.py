@@ -13,16 +13,15 @@ action of an agent, H hidden units.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.envs.base import EnvSpec
+from shoal.envs.base import EnvSpec, members
 from shoal.networks.critics import own_actions, own_observations
 from shoal.networks.layout import Random, initial_layers, network_numbers, pooled_widths
-from shoal.networks.stacked import LayerQuantizer, StackedMLP, affine, by_member, by_network, members_of, parameter
+from shoal.networks.stacked import LayerQuantizer, StackedMLP, by_member, by_network, parameter
 
 
 class PooledCritics(nn.Module):
@@ -56,7 +55,7 @@ class PooledCritics(nn.Module):
         self.first, self.first_bias = parameter(first), parameter(bias)  # (S, K, I, H), (S, K, 1, H)
         self.rest = StackedMLP(rest, random, of)
         kinds = torch.tensor(spec.kinds)
-        self.members = members_of(kinds)
+        self.members = members(spec.kinds)
         self.register_buffer("critic_of", torch.from_numpy(of), persistent=False)
         self.register_buffer("kind_of", kinds.repeat_interleave(heads), persistent=False)
 
@@ -91,8 +90,8 @@ class PooledCritics(nn.Module):
         """(S, N, B, H) of rows (B, J): what these critics make of every agent."""
         observations, actions = own_observations(joint, self.spec), own_actions(joint, self.spec)
         x = self._input(observations, actions, frozen=not torch.is_grad_enabled())  # (N, B, I)
-        kinds = zip(bias.transpose(0, 1).flatten(1), first.permute(1, 2, 0, 3).flatten(2), strict=True)
-        e = by_network(x, self.members, [partial(affine, *kind) for kind in kinds]).relu()  # (N, B, S*H)
+        weight, bias = first.permute(1, 2, 0, 3).flatten(2), bias.transpose(0, 1).flatten(1)  # (K, I, S*H), (K, S*H)
+        e = by_network(x, self.members, weight, bias).relu()  # (N, B, S*H)
         return e.unflatten(2, (len(first), -1)).movedim(2, 0)
 
     def _first_weights(self) -> Tensor:

@@ -3,8 +3,8 @@
 Shape letters: C networks in the stack (one per agent, or one per critic), B batch rows, I inputs, H hidden units.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.envs.base import members
 from shoal.networks.layout import Random, Widths, initial_layers
 
 
@@ -45,7 +46,7 @@ class StackedMLP(nn.Module):
         """`of` (M,): which network each member has; None: each its own."""
         super().__init__()
         self.register_buffer("of", shared_numbers(of, len(widths[0])), persistent=False)
-        self.members = None if self.of is None else members_of(self.of)
+        self.members = None if self.of is None else members(self.of.tolist())
         self.flat = [parameter(array) for array in initial_layers(widths, random)]
         self.weights = nn.ParameterList(self.flat[::2])  # (C, in, out)
         self.biases = nn.ParameterList(self.flat[1::2])  # (C, 1, out)
@@ -62,16 +63,8 @@ class StackedMLP(nn.Module):
             if self.members is None:
                 x = torch.baddbmm(bias, x, weight)
             else:
-                layer = zip(bias, weight, strict=True)
-                x = by_network(x, self.members, [partial(affine, *network) for network in layer])
+                x = by_network(x, self.members, weight, bias)
         return x
-
-    def unshare(self) -> None:
-        """Give every member a network of its own, with the numbers of the one that it shared."""
-        if self.of is not None:
-            self.flat = [nn.Parameter(parameter.detach()[self.of], parameter.requires_grad) for parameter in self.flat]
-            self.weights, self.biases = nn.ParameterList(self.flat[::2]), nn.ParameterList(self.flat[1::2])
-            self.of = self.members = None
 
     def stacked_parameters(self) -> list[tuple[nn.Parameter, int]]:
         """Each parameter with the axis along which the networks are stacked."""
@@ -83,25 +76,27 @@ def shared_numbers(of: NDArray[np.int64] | None, networks: int) -> Tensor | None
     return None if of is None or len(of) == networks else torch.from_numpy(of)
 
 
-def members_of(of: Tensor) -> list[Tensor]:
-    """The members of each network."""
-    return [torch.nonzero(of == network).flatten() for network in range(int(of.max()) + 1)]
+def by_network(x: Tensor, groups: Sequence[list[int]], weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(M, B, U) for x (M, B, I): one product per network (I, U), with the rows of all its members; it is not copied."""
+    results = []
+    for k, own in enumerate(groups):
+        rows = (x if len(groups) == 1 else x[_in_place(own)]).flatten(0, 1)
+        y = torch.mm(rows, weight[k]) if bias is None else torch.addmm(bias[k], rows, weight[k])
+        results.append(y.view(len(own), -1, y.shape[1]))
+    if len(groups) == 1:
+        return results[0]
+    order = list(chain.from_iterable(groups))
+    together = torch.cat(results)
+    if order == sorted(order):
+        return together
+    return together.index_select(0, torch.tensor(order, device=x.device).argsort())
 
 
-def by_network(x: Tensor, members: list[Tensor], products: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-    """(M, B, U) for x (M, B, I): each network's product of all its members' rows, whose weights are not copied."""
-    if len(members) == 1:
-        return products[0](x.flatten(0, 1)).unflatten(0, x.shape[:2])
-    results = [
-        product(x[own].flatten(0, 1)).unflatten(0, (len(own), -1))
-        for product, own in zip(products, members, strict=True)
-    ]
-    return torch.cat(results)[torch.cat(members).argsort()]
-
-
-def affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-    """bias + x weight."""
-    return torch.addmm(bias, x, weight)
+def _in_place(numbers: list[int]) -> slice | list[int]:
+    """The index of these places: a slice, which copies nothing, where they are evenly spaced."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
+    evenly = list(range(numbers[0], numbers[-1] + 1, step)) == numbers
+    return slice(numbers[0], numbers[-1] + 1, step) if evenly else numbers
 
 
 def by_member(array: Tensor, of: Tensor | None, axis: int = 0) -> Tensor:

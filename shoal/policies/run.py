@@ -131,5 +131,4 @@ def _sizes(spec: EnvSpec) -> str:
 def _without_quantizer(actors: Actors) -> Actors:
     actors = copy.deepcopy(actors)
     actors.quantizers = None
-    actors.unshare()  # each agent's policy could be deployed alone
     return actors

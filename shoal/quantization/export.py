@@ -26,6 +26,7 @@ from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
 from shoal.inference.policy import Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
+from shoal.networks.layout import network_numbers
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
 
@@ -67,9 +68,11 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     one_hot = spec.observation_size if spec.whole_numbers else 0
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
     exploration = Exploration(team.exploration, team.hard, team.kind == "values")
+    of = tuple(network_numbers(spec, team.config.shared_actors).tolist())
     return Policy(
-        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
-    )
+        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration,
+        network_of=of if len(set(of)) < len(of) else (),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,11 +227,12 @@ ARITHMETIC = {
 def refuse_dead_layers(policy: Policy) -> None:
     """Refuse a layer of zeros: the policy would give the same action for every state."""
     for k, layer in enumerate(policy.layers, 1):
-        for agent, weight in enumerate(layer.weight if isinstance(layer, Linear) else layer.weight[None]):
+        weights = layer.weight if isinstance(layer, Linear) else layer.weight[None]
+        for agents, weight in zip(policy.members, weights, strict=True):
             if not weight.any():
                 raise UserError(
-                    f"Layer {k} of '{policy.agent_names[agent]}' has only zero weights: the policy would act the same "
-                    "in every state; train it first."
+                    f"Layer {k} of '{policy.agent_names[agents[0]]}' has only zero weights: the policy would act the "
+                    "same in every state; train it first."
                 )
 
 

@@ -17,7 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from shoal.envs.base import members
 from shoal.errors import UserError, check_range
+from shoal.inference.grid import value_range
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks.critics import JointCritics
 from shoal.networks.pooled import PooledCritics
@@ -61,6 +63,15 @@ class LayerSite:
     def of(self) -> Tensor | None:
         """(M,): which network each of its inputs is for, in a stack of which several agents share one."""
         return self.module.of if isinstance(self.module, StackedMLP) else None
+
+    def input_range(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """min(x, 0) and max(x, 0) of its input: (C, 1, 1) in a stack, where agents that share a network have one."""
+        low, high = value_range(x, self.input_axes)
+        if self.of is not None:
+            groups = members(self.of.tolist())
+            low = torch.stack([low[own].amin(0) for own in groups])
+            high = torch.stack([high[own].amax(0) for own in groups])
+        return low, high
 
     @property
     def bias(self) -> Tensor | None:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from shoal.errors import UserError
 from shoal.inference.correction import NOTHING, Correction, moved_bias, output_rounded
-from shoal.inference.grid import Grid, value_range
+from shoal.inference.grid import Grid
 from shoal.inference.layers import as_matrix
+from shoal.networks.stacked import by_member
 from shoal.quantization.affine import simulate, stored_bytes
 from shoal.quantization.layers import LayerSite, attach, check_weights, detach_all, find_layers
 from shoal.quantization.quantizer import Quantizer
@@ -71,9 +72,12 @@ class _Part:
     inputs: Quantizer | None
     mask: Tensor | None  # (C, 1, 1): the networks of its stack that are quantized; None: all
 
-    def chosen(self, narrow: Tensor, full: Tensor) -> Tensor:
-        """The quantized values of selected networks, the full-precision ones of the others; both (C, …)."""
-        return narrow if self.mask is None else torch.where(self.mask, narrow, full)
+    def chosen(self, narrow: Tensor, full: Tensor, of: Tensor | None = None) -> Tensor:
+        """The quantized values of selected networks, the full-precision ones of the others; both (C, …).
+
+        `of` (M,): the network of each of them, where they are (M, …).
+        """
+        return narrow if self.mask is None else torch.where(by_member(self.mask, of), narrow, full)
 
 
 class _InputQuantizer:
@@ -124,10 +128,12 @@ def quantized(
         """A layer's input as the quantized module sees it."""
         if part.inputs is None:
             return x
+        layer, of = part.layer, part.layer.of
         if model_quantizer.dynamic or part.inputs.format is not None:
-            return part.chosen(simulate(x, part.inputs, part.layer.row_axes(x)), x)
+            return part.chosen(simulate(x, part.inputs, layer.row_axes(x)), x, of)
         assert ranges is not None
-        return part.chosen(simulate(x, part.inputs, ranges=ranges[part.layer.name]), x)
+        low, high = (by_member(end, of) for end in ranges[layer.name])
+        return part.chosen(simulate(x, part.inputs, ranges=(low, high)), x, of)
 
     if correction:
         if run is None:
@@ -162,13 +168,15 @@ def _correct(
         if before is None or layer.bias is None:  # used a second time, or nothing to move
             return x
         wide, both = originals[layer.name].portable(), (layer.portable_input(before), layer.portable_input(x))
+        of = () if layer.of is None else layer.of.tolist()
         if correction.rounding == "output-error" and weights is not None and weights.format is None:
             keep = (0, 2) if set(layer.kept(weights)) == set(layer.channels) else (0,)
             grid = Grid.of_numbers(as_matrix(wide.weight), weights.bits, weights.kind, keep)
-            narrow = layer.from_portable(output_rounded(wide, grid, *both, correction.bias))
+            narrow = layer.from_portable(output_rounded(wide, grid, *both, correction.bias, of=of))
             layer.weight.copy_(part.chosen(narrow, layer.weight))
         if correction.bias:
-            layer.bias.copy_(torch.from_numpy(moved_bias(wide, layer.portable().weight, *both)).view_as(layer.bias))
+            moved = moved_bias(wide, layer.portable().weight, *both, of=of)
+            layer.bias.copy_(torch.from_numpy(moved).view_as(layer.bias))
         return x
 
     with torch.no_grad():
@@ -187,7 +195,7 @@ def calibrate(module: nn.Module, run: Run) -> Ranges:
     ranges: Ranges = {}
 
     def observe(layer: LayerSite, x: Tensor) -> Tensor:
-        low, high = value_range(x.detach(), layer.input_axes)
+        low, high = layer.input_range(x.detach())
         if layer.name in ranges:
             before = ranges[layer.name]
             low, high = torch.minimum(low, before[0]), torch.maximum(high, before[1])

@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from shoal.errors import UserError, check_range
-from shoal.inference.grid import Grid, value_range
+from shoal.inference.grid import Grid
 from shoal.inference.layers import Quantized
-from shoal.networks.stacked import by_member
 from shoal.numerics.emulation.roles import mark_weight
 from shoal.quantization.layers import LayerSite, attach, attached, find_layers
 
@@ -46,7 +45,7 @@ class FakeLayer:
         self.bits, self.channels, self.networks, self.on = bits, layer.channels, layer.input_axes, on
         self.only, self.chosen = only, layer.mask("qat_agent", None if only is None else (only,))
         count = layer.weight.shape[0] if self.networks else 1
-        self.of = layer.of
+        self.of, self.input_range = layer.of, layer.input_range
         self.low, self.high = (layer.weight.detach().new_zeros(count, 1, 1) for _ in range(2))
         self.seen = torch.zeros(1)  # mini-batches so far
         self.observing = True
@@ -93,9 +92,9 @@ class FakeLayer:
 
     def frozen(self, weight: Tensor) -> Quantized:
         """The layer's current grids, for an inference engine."""
-        convolution, agents = weight.dim() == 4, weight.shape[0] if self.networks else 1
-        weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (agents, 1, -1), self.of)
-        return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1), self.of) if self.seen else None)
+        convolution, networks = weight.dim() == 4, weight.shape[0] if self.networks else 1
+        weights = _in_numpy(self.weight_grid(weight), (-1, 1, 1, 1) if convolution else (networks, 1, -1))
+        return Quantized(weights, _in_numpy(self.grid(), (-1, 1, 1)) if self.seen else None)
 
     def set_range(self, low: float, high: float) -> None:
         self.low.fill_(low)
@@ -108,21 +107,16 @@ class FakeLayer:
         return narrow if chosen is None else torch.where(chosen, narrow, x)
 
     def _observe(self, x: Tensor) -> None:
-        low, high = value_range(x, self.networks)
-        if self.of is not None:  # of all agents that share a network
-            members = [self.of == network for network in range(len(self.low))]
-            low = torch.stack([low[of].amin(0) for of in members])
-            high = torch.stack([high[of].amax(0) for of in members])
-        low, high = low.reshape(self.low.shape), high.reshape(self.high.shape)
+        low, high = (end.reshape(self.low.shape) for end in self.input_range(x))
         share = MOMENTUM if self.seen else 1.0
         self.low.lerp_(low, share)
         self.high.lerp_(high, share)
         self.seen += 1
 
 
-def _in_numpy(grid: Grid, shape: tuple[int, ...], of: Tensor | None) -> Grid:
-    """The grid in numpy, for an inference engine: of every agent, where several share a network."""
-    scale, zero = (by_member(part.reshape(shape), of).cpu().numpy() for part in (grid.scale.float(), grid.zero_point))
+def _in_numpy(grid: Grid, shape: tuple[int, ...]) -> Grid:
+    """The grid in numpy, for an inference engine."""
+    scale, zero = (part.reshape(shape).cpu().numpy() for part in (grid.scale.float(), grid.zero_point))
     return replace(grid, scale=scale, zero_point=zero)
 
 

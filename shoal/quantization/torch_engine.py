@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from shoal.inference.engine import check_noise, check_observation, fitting, refuse_grids
 from shoal.inference.layers import BOUND, Activation, Array, Conv2d, Linear
 from shoal.inference.policy import Actions, Draws, Policy
+from shoal.networks.stacked import by_network
 
 MODULES: dict[Activation, Callable[[], nn.Module]] = {
     "relu": nn.ReLU,
@@ -27,16 +28,19 @@ MODULES: dict[Activation, Callable[[], nn.Module]] = {
 
 
 class StackedLinear(nn.Module):
-    """One batched product for all agents: (N, B, I) to (N, B, U)."""
+    """One batched product for all agents, or one for each network that several share: (N, B, I) to (N, B, U)."""
 
-    def __init__(self, layer: Linear) -> None:
+    def __init__(self, layer: Linear, members: list[list[int]]) -> None:
         super().__init__()
-        agents, inputs, outputs = layer.weight.shape
-        self.weight = nn.Parameter(torch.empty(agents, inputs, outputs))
-        self.bias = nn.Parameter(torch.empty(agents, 1, outputs))
+        networks, inputs, outputs = layer.weight.shape
+        self.weight = nn.Parameter(torch.empty(networks, inputs, outputs))
+        self.bias = nn.Parameter(torch.empty(networks, 1, outputs))
+        self.members = members if len(members) < sum(map(len, members)) else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, x, self.weight)
+        if self.members is None:
+            return torch.baddbmm(self.bias, x, self.weight)
+        return by_network(x, self.members, self.weight, self.bias)
 
 
 def network(policy: Policy) -> nn.Sequential:
@@ -51,7 +55,7 @@ def network(policy: Policy) -> nn.Sequential:
             if image:
                 parts.append(nn.Flatten())
                 image = False
-            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else StackedLinear(layer)
+            part = nn.Linear(*layer.weight.shape[1:]) if policy.agents == 1 else StackedLinear(layer, policy.members)
         parts += [part] if layer.activation == "none" else [part, MODULES[layer.activation]()]
     whole = nn.Sequential(*parts).requires_grad_(False)
     fill(whole, policy)

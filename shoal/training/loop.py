@@ -32,7 +32,7 @@ from shoal.training.resources import use_threads
 from shoal.training.result import TrainResult, log_line, result_so_far
 from shoal.training.resume import refill, restore, snapshot
 from shoal.training.returns import Episode
-from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, remedy
+from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, nothing_shared, remedy
 from shoal.training.world_file import WORLD, world_json
 from shoal.waiting import said_if_long
 
@@ -186,8 +186,10 @@ class TeamRun:
         observer.begin(training, folder.path)
         if training.note:
             observer.note(training.note)
-        if not training.updates and (sentence := self._warm_up.before()) is not None:
-            observer.tell(sentence)
+        if not training.updates:
+            for sentence in (nothing_shared(self.config, training.env.spec), self._warm_up.before()):
+                if sentence is not None:
+                    observer.tell(sentence)
 
     def _learn(self, folder: RunFolder, log: MetricsLog, interrupt: Interrupt) -> None:
         training, observer = self.training, self.observer

@@ -1,5 +1,6 @@
 """What a run takes of the machine: device, threads and memory."""
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
@@ -52,8 +53,11 @@ def default_threads(config: TrainConfig, spec: EnvSpec) -> int:
     most = min(usable_processors(), int(set_by_user)) if set_by_user.isdecimal() else usable_processors()
     if config.device != "cpu":
         return max(1, most)
-    actors, critics = network_weights(spec, config)
+    actors, critics = network_weights(spec, dataclasses.replace(config, share="none"))
     minibatches = 1 if config.minibatch == "shared" else spec.agents
+    if config.shared_critics and config.critic == "joint" and minibatches == 1:  # one first layer per kind
+        joint = spec.agents * (spec.observation_size + spec.action_size)
+        critics -= (spec.agents - len(set(spec.kinds))) * heads(config) * joint * config.critic_layers[0]
     products = 6 * config.batch * (minibatches * actors + critics)  # about six per weight and row
     return max(1, min(most, products // PRODUCTS_PER_THREAD))
 
@@ -83,13 +87,16 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     passed = spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)  # actors, one row
     seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
     act = config.copies * (passed + seen)
+    weights = network_weights(spec, config)
     if config.update != "torch" and config.why_torch() is None:
-        copies = SAVED + copies_of_weights(spec, config, native_threads(config))
+        each = copies_of_weights(spec, config, native_threads(config))
+        stored = sum((SAVED + copies) * numbers for copies, numbers in zip(each, weights, strict=True))
         learn = native_rows(config, spec)
     else:
         copies = TORCH if config.scheme is None else SCHEME
         if config.implementation == "reference":
             copies = REFERENCE
+        stored = copies * sum(weights)
         # numbers of the mini-batches: inputs, hidden layers with gradients, noise, actions
         joint = spec.agents * (spec.observation_size + spec.action_size)
         rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
@@ -97,7 +104,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
         learn = rows * (2 * joint + passed) + spec.agents * heads(config) * config.batch * per_row
         if config.qat_bits is not None:
             learn *= 3  # inputs and their quantized values are kept, too
-    return 4 * (int(copies * sum(network_weights(spec, config))) + max(learn, act))
+    return 4 * (int(stored) + max(learn, act))
 
 
 def native_rows(config: TrainConfig, spec: EnvSpec) -> int:

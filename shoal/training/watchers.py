@@ -1,4 +1,4 @@
-"""What keeps an eye on a run: compilation, warm-up, other programs on the CPUs, an environment that hangs, divergence.
+"""What keeps an eye on a run: compilation, warm-up, sharing, other programs, an environment that hangs, divergence.
 
 Each has a sentence for the user, at most once or now and then.
 """
@@ -106,6 +106,14 @@ class WarmUp:
             f"Nothing {was} learned: the run {ends} {samples:,} samples, before the warm-up of "
             f"{self._needed:,}; set `warmup` or `episodes`."
         )
+
+
+def nothing_shared(config: TrainConfig, spec: EnvSpec) -> str | None:
+    """A sentence for users who asked for shared networks where no two agents are alike."""
+    if config.share == "none" or len(set(spec.kinds)) < spec.agents:
+        return None
+    alike = "no two agents have the same group, observations and actions" if spec.agents > 1 else "there is one agent"
+    return f"`share={config.share}` changes nothing in {spec.name}: {alike}."
 
 
 class Contention:

@@ -1,6 +1,7 @@
 """`shoal quantize`: the table, its files, and a sentence for whatever is wrong."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import gymnasium
@@ -359,14 +360,27 @@ def test_wrong_policies_are_refused(capsys, run, model, tmp_path):
 
 
 def test_a_team_that_shares_its_networks(tmp_path):
-    """Every agent's policy is quantized as if it were alone, as in an exported file."""
-    train(
-        TrainConfig(
-            env="predator-prey", prey="learned", share="all", episodes=20, copies=4, warmup=100, update_every=20,
-            batch=32, hidden=(16, 16), evaluate_episodes=0, checkpoint_every=0, threads=1, out=str(tmp_path / "run"),
-        )
+    """A network is quantized, stored and exported once, whoever shares it; in training with quantization as well."""
+    config = TrainConfig(
+        env="predator-prey", prey="learned", share="all", episodes=20, copies=4, warmup=100, update_every=20,
+        batch=32, hidden=(16, 16), evaluate_episodes=0, checkpoint_every=0, threads=1, out=str(tmp_path / "run"),
     )  # fmt: skip
-    policy = load(tmp_path / "run")
-    table = policy.quantize(bits=("32", "8"), episodes=2)
-    assert not table.failed and {row.bits for row in table.rows} == {32, 8}
-    assert len(policy.network.weights[0]) == policy.agents == 4 and len(policy.team.actors.weights[0]) == 2
+    train(config)
+    train(replace(config, qat_bits=8, quant_delay=0.0, out=str(tmp_path / "qat")))
+    policy, trained = load(tmp_path / "run"), load(tmp_path / "qat")
+    table = policy.quantize(bits=("32", "8", "3"), episodes=2, correct_bias=True)
+    assert not table.failed and {row.bits for row in table.rows} == {32, 8, 3}
+    assert len(policy.network.weights[0]) == 2 and policy.portable().network_of == (0, 0, 0, 1)
+    rows = {(row.bits, row.what, row.corrected): row for row in table.rows}
+    for file, row in (
+        (policy.export(str(tmp_path / "a.onnx")), rows[32, "none", False]),
+        (policy.export(str(tmp_path / "b.onnx"), "packed", bits=3), rows[3, "weights", True]),
+        (policy.export(str(tmp_path / "c.onnx"), "int8", bits=8, correct_bias=False), rows[8, "both", False]),
+    ):
+        assert (file.bytes, file.weight_bytes) == (row.file_bytes, row.bytes)
+    assert rows[32, "none", False].bytes == 4 * sum(array.numel() for array in policy.team.actors.flat)
+    states = trained.states()[0]
+    for precision in ("int8", "static-int8"):
+        assert trained.export(str(tmp_path / "d.onnx"), precision).agreement > 0.9
+        played = load(tmp_path / "d.onnx").act(states)
+        assert (played == trained.act(states)).mean() > 0.9

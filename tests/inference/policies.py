@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.inference import Conv2d, Grid, Head, Linear, Normaliser, Policy, Quantized
+from shoal.inference.grid import value_range
 from shoal.inference.layers import layer_codes
 
 
@@ -19,23 +20,25 @@ def random_policy(
     activation="relu",
     normalised=False,
     one_hot=0,
+    network_of=(),
 ):
     """A policy with layers of random weights, its agents padded as Shoal's are."""
     rng = np.random.default_rng(seed)
     seen, acted = (tuple(np.resize(sizes, agents).tolist()) for sizes in (observation, action))
+    owners = [network_of.index(c) for c in range(len(set(network_of)))] or range(agents)  # an agent of each network
     first = one_hot or max(seen)
     outputs = max(acted) * (2 if head == "gaussian" else 1)
     widths, layers = [first, *hidden, outputs], []
     for k in range(len(widths) - 1):
         scale = 1.5 / np.sqrt(widths[k])
-        weight = (scale * rng.standard_normal((agents, widths[k], widths[k + 1]))).astype(np.float32)
-        bias = (0.1 * rng.standard_normal((agents, widths[k + 1]))).astype(np.float32)
+        weight = (scale * rng.standard_normal((len(owners), widths[k], widths[k + 1]))).astype(np.float32)
+        bias = (0.1 * rng.standard_normal((len(owners), widths[k + 1]))).astype(np.float32)
         last = k == len(widths) - 2
-        for n in range(agents):
+        for c, n in enumerate(owners):
             if k == 0 and not one_hot:
-                weight[n, seen[n] :] = 0
+                weight[c, seen[n] :] = 0
             if last and head != "gaussian":
-                weight[n, :, acted[n] :], bias[n, acted[n] :] = 0, 0
+                weight[c, :, acted[n] :], bias[c, acted[n] :] = 0, 0
         layers.append(Linear(weight, bias, "none" if last else activation))
     ends = {}
     if head in ("box", "gaussian"):
@@ -50,7 +53,8 @@ def random_policy(
         norm = Normaliser(mean, var, epsilon=0.02, clip=3.0)
     names = tuple(f"agent_{n}" for n in range(agents))
     sizes = (1,) * agents if one_hot else seen
-    return Policy(tuple(layers), Head(head, **ends), sizes, acted, names, norm, one_hot=one_hot).check()
+    head = Head(head, **ends)
+    return Policy(tuple(layers), head, sizes, acted, names, norm, one_hot=one_hot, network_of=tuple(network_of)).check()
 
 
 def image_policy(seed=0, activation="relu"):
@@ -73,7 +77,8 @@ def few_bits(policy, x, bits=4):
     """The policy with weights and inputs of layers frozen to so many bits, as quantization-aware training leaves it."""
     layers = []
     for layer, seen in zip(policy.layers, policy.inputs_of_layers(x), strict=True):
-        grid = Grid.of_numbers(seen.reshape(*seen.shape[:2], -1), bits, keep=(0,))
+        rows = [seen[agents].reshape(1, -1) for agents in policy.members]
+        grid = Grid.of_range(*(np.stack(ends) for ends in zip(*map(value_range, rows), strict=True)), bits)
         layers.append(replace(layer, quantized=Quantized(layer_codes(layer, bits)[1], grid)))
     return replace(policy, layers=tuple(layers))
 

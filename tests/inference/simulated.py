@@ -12,7 +12,7 @@ def int8_outputs(policy, observation, bits):
     x = policy.network_input(observation, f)
     if policy.image:
         x = x.reshape(1, -1, *policy.image)
-    for layer in policy.layers:
+    for layer in policy.unshared().layers:
         codes, grid = layer_codes(layer, bits)
         if isinstance(layer, Conv2d):
             x = _convolution(layer, x[0], codes.astype(np.int64), grid.scale.ravel())

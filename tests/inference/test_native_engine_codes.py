@@ -63,7 +63,7 @@ def changed(buffer, word, value):
         (lambda b: b[:-64], "truncated"),
         (lambda b: np.concatenate([b[:1], b])[1:], "aligned to 8"),
         (lambda b: b"x" * b.size, "starts with other bytes"),
-        (lambda b: changed(b, VERSION_AT, 2), "version 2"),
+        (lambda b: changed(b, VERSION_AT, 1), "version 1"),
         (lambda b: changed(b, SIZE, 64), "other layers"),
         (lambda b: changed(b, FIRST, 5), "other layers"),
         (lambda b: changed(b, BITS, 9), "header is invalid"),

@@ -137,7 +137,7 @@ def frozen(weight=None, bits=8):
         (with_nan(random_policy()), "Layer 2 of the policy has NaN or infinity among its weights"),
         (broken(0, bias=np.full((1, 16), np.inf, np.float32)), "among its biases"),
         (broken(1, weight=np.zeros((1, 9, 16), np.float32)), "takes 9 numbers, but is given 16"),
-        (broken(1, weight=np.zeros((2, 16, 16), np.float32)), "but the policy is for 1 agent."),
+        (broken(1, weight=np.zeros((2, 16, 16), np.float32)), "but the policy has 1 network."),
         (broken(1, activation="swish"), "'swish'"),
         (replace(random_policy(), action_sizes=(5,)), "has 4 outputs, but its actions need 5"),
         (replace(random_policy(), head=Head("box", "tanh")), "needs lower and upper bounds"),

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from shoal.envs.base import members
 from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Random
-from shoal.networks.stacked import StackedMLP
+from shoal.networks.stacked import StackedMLP, by_network
 from tests.algorithms.plain import critic_nets
 from tests.algorithms.test_oracle import make_spec
 
@@ -106,8 +107,15 @@ def test_shared_weights_are_read_in_place(monkeypatch):
         torch, "addmm", lambda bias, x, weight: read.append(weight.data_ptr()) or addmm(bias, x, weight)
     )
     x = torch.randn(3, 7, 5)
-    out = stacked(x.clone())
+    stacked(x)
     assert read == [weight[network].data_ptr() for weight in stacked.weights for network in (0, 1)]
-    stacked.unshare()
-    assert stacked.of is None and len(stacked.weights[0]) == 3
-    torch.testing.assert_close(stacked(x), out)
+
+
+@pytest.mark.parametrize("of", [(0, 0, 0), (0, 0, 1), (0, 1, 0, 1), (1, 0, 0, 2, 1)])
+def test_rows_of_a_network_go_through_one_product(of):
+    weight, bias = torch.randn(max(of) + 1, 5, 2), torch.randn(max(of) + 1, 1, 2)
+    x = torch.randn(len(of), 4, 5, requires_grad=True)
+    found = by_network(x, members(of), weight, bias)
+    expected = torch.stack([rows @ weight[k] + bias[k] for rows, k in zip(x, of, strict=True)])
+    same(found, expected, [x])
+    torch.testing.assert_close(by_network(x, members(of), weight), expected - bias[list(of)])

@@ -217,8 +217,8 @@ def test_agents_that_share_a_network_have_one_range_and_one_grid():
     with torch.no_grad():  # which does not observe
         torch.testing.assert_close(shared(x), alone(x))
     for ours, theirs in zip(frozen_layers(alone), frozen_layers(shared), strict=True):
-        np.testing.assert_allclose(theirs.weight.scale, ours.weight.scale)
-        np.testing.assert_allclose(theirs.input.scale, ours.input.scale)
+        np.testing.assert_allclose(theirs.weight.scale[[0, 1, 0]], ours.weight.scale)
+        np.testing.assert_allclose(theirs.input.scale[[0, 1, 0]], ours.input.scale)
 
 
 @pytest.mark.parametrize("heads", [1, 2])

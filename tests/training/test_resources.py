@@ -52,12 +52,12 @@ def test_memory_of_layers_is_quadratic_in_width():
     assert update_bytes(TrainConfig(hidden=(1000, 1000)), SPEC) > 4 * 4 * 2 * 1000**2 * 5
 
 
-@pytest.mark.parametrize("agents", [1, 3, 24])
+@pytest.mark.parametrize(("agents", "share"), [(1, "none"), (3, "all"), (24, "none"), (24, "actors"), (24, "critics")])
 @pytest.mark.parametrize(("algorithm", "critic"), [("maddpg", "joint"), ("masac", "joint"), ("maddpg", "pooled")])
-def test_native_memory_is_counted(algorithm, critic, agents):
+def test_native_memory_is_counted(algorithm, critic, agents, share):
     """The estimate is what native code allocates, and the state as arrays and bytes while it is saved; no torch."""
     spec = make_env("cooperative-navigation", agents=agents).spec
-    config = TrainConfig(algorithm=algorithm, critic=critic, agents=agents, hidden=(256, 256), threads=2)
+    config = TrainConfig(algorithm=algorithm, critic=critic, agents=agents, share=share, hidden=(256, 256), threads=2)
     runner = NativeTeam(spec, config, 0, threads=2).runner
     taken = runner.network_bytes + runner.working_bytes
     saved = 4 * SAVED * sum(network_weights(spec, config))
@@ -162,6 +162,15 @@ def test_number_of_threads_follows_the_work(monkeypatch, usable, agents, setting
     monkeypatch.setattr("shoal.training.resources.usable_processors", lambda: usable)
     spec = make_env("predator-prey", agents=agents).spec
     assert default_threads(TrainConfig(**settings), spec) == threads
+
+
+def test_shared_actors_do_as_many_products_shared_critics_fewer(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr("shoal.training.resources.usable_processors", lambda: 64)
+    spec = make_env("predator-prey", agents=24).spec
+    none, actors, both = (default_threads(TrainConfig(share=share), spec) for share in ("none", "actors", "all"))
+    apart = default_threads(TrainConfig(share="all", minibatch="independent"), spec)
+    assert 1 < both < none / 4 and none == actors < apart
 
 
 def test_thread_settings_of_the_environment_are_respected(monkeypatch):

@@ -15,7 +15,7 @@ from shoal.runs.interrupt import Interrupt, Stopped
 from shoal.runs.observer import Observer
 from shoal.training import watchers
 from shoal.training.clock import PhaseClock
-from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp
+from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, nothing_shared
 
 # ---- compilation -----------------------------------------------------------------------------------------------------
 
@@ -123,6 +123,18 @@ def test_too_short_run_is_reported_once(tmp_path, settings, before):
     result = train(TrainConfig(**SHORT, **settings, out=str(tmp_path / "run")), observer=heard, pictures=False)
     ((begun, sentence),) = heard.said
     assert result.updates == 0 and sentence.startswith("Nothing will be learned: ") and (begun is None) == before
+
+
+def test_sharing_where_no_two_agents_are_alike_is_reported(tmp_path):
+    names = [("red_0", "blue_0"), ("red_0", "red_1")]
+    odd, alike = (EnvSpec("toy", agents, (3, 3), (2, 2), True) for agents in names)
+    assert nothing_shared(config(share="critics"), odd) == (
+        "`share=critics` changes nothing in toy: no two agents have the same group, observations and actions."
+    )
+    assert nothing_shared(config(share="critics"), alike) is nothing_shared(config(), odd) is None
+    heard, settings = Heard(), {"env": "gym:CartPole-v1", "share": "all", "episodes": 3, "warmup": 10}
+    train(TrainConfig(**SHORT | settings, out=str(tmp_path / "run")), observer=heard, pictures=False)
+    assert heard.said == [(None, "`share=all` changes nothing in gym:CartPole-v1: there is one agent.")]
 
 
 # ---- other programs --------------------------------------------------------------------------------------------------
