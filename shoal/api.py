@@ -67,7 +67,7 @@ def train(
         result = lifecycle.begin(config, f"{config.env}-{config.algorithm}-seed{config.seed}", new_run, observer)
     if pictures and result.finished and not (Path(result.run) / CURVE).exists():
         from shoal.report.curve import draw_run_curve
-        from shoal.report.diagnosis import draw_run_diagnosis
+        from shoal.report.symptoms import draw_run_diagnosis
 
         with said_if_long(observer.note, "Drawing the learning curve."):
             draw_run_diagnosis(Path(result.run))

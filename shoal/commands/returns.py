@@ -75,7 +75,7 @@ def print_returns(
 
 def run_symptom(run: Path) -> str | None:
     """What is plainly wrong with a run's training; None also without a log."""
-    from shoal.report.diagnosis import symptom
+    from shoal.report.symptoms import symptom
 
     return symptom(run / METRICS) if (run / METRICS).is_file() else None
 

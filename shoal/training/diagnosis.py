@@ -205,7 +205,7 @@ def _gradients(team: BaseTeam) -> Iterator[tuple[str, float]]:
         if not squares:
             continue
         networks = len(squares[-1])
-        counted = networks * (1 - DECAY ** float(state[f"{part}.0.step"]))
+        counted = networks * (1 - DECAY ** max(1.0, float(state[f"{part}.0.step"])))
         means = [float(square.sum()) / counted for square in squares]  # of the arrays' squared norms
         yield f"gradient/{part}", math.sqrt(sum(means))
         if config.clip:

@@ -86,7 +86,7 @@ def _no_better(lines: Metrics) -> str | None:
         return None
     parts = np.array_split(returns, PARTS)
     means = np.array([part.mean() for part in parts])
-    noise = np.sqrt(np.mean([part.var(ddof=1) for part in parts]))
+    noise = np.sqrt(np.median([part.var(ddof=1) for part in parts]))
     error = noise * np.sqrt(2 * PARTS / len(returns))  # of a difference
     first = int(np.argmax(means >= means.max() - SOME * error))  # the first part that no other is better than
     best, last = means.max(), means[-1]
