@@ -73,7 +73,7 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
             temperature = np.exp(weights["temperature.log"]) if config.learn_entropy else config.entropy
             bonus = temperature * entropy[:, None]
 
-    def expected(rows: Rows, after: Floats) -> Floats:
+    def expected(rows: Recent, after: Floats) -> Floats:
         """What a value expects of the rewards of these rows, given the value of what follows them."""
         discounts = np.cumsum(discount ** np.arange(1, LONGEST + 2))
         return q - rows.bootstrap * after - bonus * discounts[rows.steps - 1]
@@ -92,7 +92,7 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
     }
 
 
-class Rows(NamedTuple):
+class Recent(NamedTuple):
     """Returns of one or more steps, as copies: the ring's next ones overwrite its arrays."""
 
     seen: Floats  # (B, N, O)
@@ -105,13 +105,13 @@ class Rows(NamedTuple):
     weight: Floats  # (N, B)  for means over the rows that an agent took part in
 
 
-def _gathered(team: BaseTeam, ring: Ring, which: tuple[Indices, Indices], n_step: int) -> Rows:
+def _gathered(team: BaseTeam, ring: Ring, which: tuple[Indices, Indices], n_step: int) -> Recent:
     """The returns of up to so many steps of these copies and transitions (1, B)."""
     spec, agents = team.spec, team.spec.agents
     batch = ring.gather(*which, n_step, team.config.discount)
     outcomes, seen = outcomes_of(batch, spec, team.config.discount), agents * spec.observation_size
     after, weight = outcomes.next_alive, outcomes.weight
-    return Rows(
+    return Recent(
         batch.joint[0, :, :seen].reshape(ROWS, agents, -1).copy(),
         batch.joint[0, :, seen:].reshape(ROWS, agents, -1).copy(),
         batch.next_joint[0, :, :seen].reshape(ROWS, agents, -1).copy(),
