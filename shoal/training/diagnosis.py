@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shoal.algorithms.base import BaseTeam, heads, outcomes_of, own_columns
+from shoal.envs.base import EnvSpec
 from shoal.inference.explore import explored
 from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Policy
 from shoal.networks.layout import network_numbers
@@ -171,23 +172,36 @@ def _values(team: BaseTeam, weights: Mapping[str, NDArray], seen: Floats, played
     if team.kind == "values":
         return np.asarray((outputs * played).sum(-1).T)
     config, rows = team.config, len(seen)
-    joint = np.concatenate([seen.reshape(rows, -1), played.reshape(rows, -1)], 1)
     own = {name.removeprefix("critics."): array for name, array in weights.items() if name.startswith("critics.")}
     number = network_numbers(team.spec, config.shared_critics)
     of = (number[:, None] * heads(config) + np.arange(heads(config))).ravel()  # (C,): which of the stack
-    first = own["first"]  # (J, S, H)
-    x = (joint @ first.reshape(len(first), -1)).reshape(rows, *first.shape[1:]).swapaxes(0, 1)  # (S, B, H)
-    x = x[of] + own["first_bias"]  # (C, B, H)
-    if config.layer_norm:
-        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        x = np.tanh(own["norm.offset"][of] + x * own["norm.gain"][of])
+    x = (_pooled if config.critic == "pooled" else _joint)(own, seen, played, team.spec, of)  # (C, B, …)
     for k in range(len(config.critic_layers)):
-        x = x if config.layer_norm and k == 0 else np.maximum(x, 0)
-        x = x @ own[f"rest.weights.{k}"][of] + own[f"rest.biases.{k}"][of]  # (C, B, …)
+        x = (np.maximum(x, 0) if k else x) @ own[f"rest.weights.{k}"][of] + own[f"rest.biases.{k}"][of]
     if config.algorithm == "d4pg":
         powers = np.exp(x - x.max(-1, keepdims=True))
         x = powers @ np.linspace(config.v_min, config.v_max, config.atoms)[:, None] / powers.sum(-1, keepdims=True)
     return np.asarray(x.reshape(len(number), heads(config), rows).min(1))
+
+
+def _joint(own: Mapping[str, NDArray], seen: Floats, played: Floats, spec: EnvSpec, of: Indices) -> Floats:
+    """(C, B, H): the first layer of critics that see all agents side by side."""
+    first, rows = own["first"], len(seen)  # (J, S, H)
+    joint = np.concatenate([seen.reshape(rows, -1), played.reshape(rows, -1)], 1)
+    x = (joint @ first.reshape(len(first), -1)).reshape(rows, *first.shape[1:]).swapaxes(0, 1)[of] + own["first_bias"]
+    if "norm.gain" not in own:
+        return np.maximum(x, 0)
+    x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return np.asarray(np.tanh(own["norm.offset"][of] + x * own["norm.gain"][of]))
+
+
+def _pooled(own: Mapping[str, NDArray], seen: Floats, played: Floats, spec: EnvSpec, of: Indices) -> Floats:
+    """(C, B, 2H): the own agent's embedding and the mean of all, of critics that pool."""
+    x = np.concatenate([seen, played], 2).swapaxes(0, 1)  # (N, B, I)
+    kinds = list(spec.kinds)
+    embedded = np.maximum(x @ own["first"][:, kinds] + own["first_bias"][:, kinds], 0)  # (S, N, B, H)
+    agents = np.repeat(np.arange(spec.agents), len(of) // spec.agents)
+    return np.concatenate([embedded[of, agents], embedded.mean(1)[of]], 2)
 
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
@@ -210,6 +224,6 @@ def _gradients(team: BaseTeam) -> Iterator[tuple[str, float]]:
         yield f"gradient/{part}", math.sqrt(sum(means))
         if config.clip:
             shared = config.shared_actors if part == "actors" else config.shared_critics
-            members = team.spec.agents / len(set(network_numbers(team.spec, shared)))
-            whole = config.clip_by == "network"
-            yield f"gradient/{part}_clipped", (sum(means) if whole else np.mean(means)) / (members * config.clip) ** 2
+            members = np.bincount(network_numbers(team.spec, shared))  # whose gradients are added
+            mean = sum(means) if config.clip_by == "network" else sum(means) / len(means)
+            yield f"gradient/{part}_clipped", mean / (config.clip**2 * float(np.mean(members**2)))

@@ -30,6 +30,8 @@ TEAMS = [
     ({"algorithm": "masac", "share": "critics", "learn_entropy": True}, True),
     ({"algorithm": "masac"}, False),
     ({"algorithm": "d4pg", "layer_norm": True, "share": "all"}, True),
+    ({"algorithm": "masac", "critic": "pooled", "share": "all"}, True),
+    ({"algorithm": "maddpg", "critic": "pooled", "critic_hidden": (6, 5)}, True),
     ({"algorithm": "dqn"}, True),
 ]
 
