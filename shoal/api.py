@@ -29,7 +29,7 @@ def train(
     pictures: bool = True,
     asked: Collection[str] | None = None,
 ) -> TrainResult:
-    """Train a team in a run folder, and draw its learning curve there.
+    """Train a team in a run folder, and draw its learning curve and its diagnosis there.
 
     Args:
         config: the settings; `TrainConfig()` has the papers'.
@@ -39,7 +39,7 @@ def train(
         observer: receives the run's progress; None: no progress is shown, and warnings are Python's.
         trust: allow third-party code that the resumed run names as its environment; one that `config` names is trusted.
         callbacks: called after episodes, updates, evaluations and checkpoints; they may stop the run.
-        pictures: draw `curve.png` when the run is finished, unless it is there.
+        pictures: draw `curve.png` and `diagnosis.png` when the run is finished, unless they are there.
         asked: with `resume`: names of the settings in `config` that count; None: those that differ from their defaults.
 
     Returns:
@@ -67,7 +67,9 @@ def train(
         result = lifecycle.begin(config, f"{config.env}-{config.algorithm}-seed{config.seed}", new_run, observer)
     if pictures and result.finished and not (Path(result.run) / CURVE).exists():
         from shoal.report.curve import draw_run_curve
+        from shoal.report.symptoms import draw_run_diagnosis
 
         with said_if_long(observer.note, "Drawing the learning curve."):
+            draw_run_diagnosis(Path(result.run))
             draw_run_curve(result)
     return result

@@ -24,7 +24,7 @@ def test_learning_curve_is_optional(tmp_path):
         assert result.finished and result.return_random is not None
         return {path.name for path in (tmp_path / name).iterdir()}
 
-    assert run("with") - run("without", pictures=False) == {"curve.png"}
+    assert run("with") - run("without", pictures=False) == {"curve.png", "diagnosis.png"}
     drawn = (tmp_path / "with" / "curve.png").stat()
     assert drawn.st_size > 5_000
     train(TrainConfig(out=str(tmp_path / "with")), resume=True)

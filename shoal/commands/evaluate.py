@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from shoal.commands.arguments import parse
 from shoal.commands.console import progress_bar
-from shoal.commands.returns import print_returns
+from shoal.commands.returns import print_returns, print_symptom, run_symptom
 from shoal.errors import check_range
 from shoal.system.streams import print_json, say
 
@@ -53,7 +53,8 @@ def evaluate(argv: list[str]) -> int:
     check_range("episodes", command.episodes, 1, 10**7)
     with progress_bar("shoal evaluate") as advance:
         from shoal.policies import load
-        from shoal.training.result import by_player, flat
+        from shoal.training.evaluation import PLAYERS
+        from shoal.training.result import beside_controllers, by_player, flat, flat_controllers
         from shoal.training.saved_team import updates_made
 
         policy = load(
@@ -68,8 +69,11 @@ def evaluate(argv: list[str]) -> int:
             way = "deterministic" if deterministic or len(policy.modes) == 1 else "noisy"
             played[way] = policy.evaluate(command.episodes, command.seed, deterministic, advance)
         played["random"] = policy.evaluate_random(command.episodes, command.seed, advance)
+        played |= policy.evaluate_controllers(command.episodes, command.seed)
+    controllers = beside_controllers(played)
+    wrong = run_symptom(Path(command.policy)) if policy.kind == "run" else None
     if command.json:
-        of_run = {"run": command.policy, "checkpoint": command.checkpoint, "updates": updates}
+        of_run = {"run": command.policy, "checkpoint": command.checkpoint, "updates": updates, "symptom": wrong}
         best = played["deterministic"]
         values: dict[str, Any] = {
             **(of_run if policy.kind == "run" else {}),
@@ -82,11 +86,12 @@ def evaluate(argv: list[str]) -> int:
             "return_prey": best.prey_mean,
         }
         for way, result in played.items():
-            if way != "deterministic":
+            if way in PLAYERS[1:]:
                 values |= {f"return_{way}": result.mean, f"return_{way}_ci95": result.ci95}
-        print_json(values | flat(by_player(played), "deterministic"))
+        print_json(values | flat(by_player(played), "deterministic") | flat_controllers(controllers))
         return 0
     returns = {name: (result.mean, result.ci95) for name, result in played.items()}
     exported = f"exported, {policy.precision}" if policy.kind == "onnx" else None
-    print_returns(returns, command.episodes, policy.env, exported, by_player(played), updates != 0)
+    print_returns(returns, command.episodes, policy.env, exported, by_player(played), updates != 0, controllers)
+    print_symptom(wrong)
     return 0

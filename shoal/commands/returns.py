@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.commands.console import print_table
 from shoal.errors import counted
 from shoal.results import ADVICE, Column, Table, estimate_text
+from shoal.runs.folder import METRICS
 from shoal.system.streams import put
 
 if TYPE_CHECKING:
@@ -23,10 +25,11 @@ def print_returns(
     trained_name: str | None = None,
     fields: "Mapping[str, ByPlayer] | None" = None,
     trained: bool = True,
+    controllers: "ByPlayer | None" = None,
 ) -> None:
-    """Trained against random, with intervals, and a sentence if they do not differ.
+    """Trained against random and the world's controllers, with intervals, and a sentence on how the team compares.
 
-    `trained_name`: what to call the trained team.
+    `trained_name`: what to call the trained team. `controllers`: how far the team is from random to each.
 
     `fields` are the returns by agent and by group and the world's metrics, by player; a table of them follows where
     there are several groups, or agents with different returns.
@@ -42,7 +45,7 @@ def print_returns(
     digits = 2 if max(map(abs, [*(mean for mean, _ in returns.values()), *groups])) >= 1 else 4
     column = Column("return per agent", format=f"z,.{digits}f")
     rows: list[Mapping[Any, Any]] = [
-        {"team": labels[player], column: mean, "95 % interval": interval(mean, ci, digits)}
+        {"team": labels.get(player, spoken(player)), column: mean, "95 % interval": interval(mean, ci, digits)}
         | {name.replace("_", " "): estimate(values, player) for name, values in fields["figures"].items()}
         for player, (mean, ci) in returns.items()
     ]
@@ -51,17 +54,41 @@ def print_returns(
     mixed = len(fields["groups"]) > 1
     sides = {f"group {name}": values for name, values in fields["groups"].items()} if mixed else {}
     agents = fields["agents"] if len(fields["agents"]) <= MOST_AGENTS else {}
-    if mixed or len({tuple(values[player] for player in returns) for values in agents.values()}) > 1:
+    players = [player for player in returns if player in labels]
+    if mixed or len({tuple(values[player] for player in players) for values in agents.values()}) > 1:
         sides |= agents
     if sides:
         by_side = [
-            {"return per agent of": name} | {labels[player]: estimate(values, player, digits) for player in returns}
+            {"return per agent of": name} | {labels[player]: estimate(values, player, digits) for player in players}
             for name, values in sides.items()
         ]
         by = " and ".join(["group"] * mixed + ["agent"] * bool(agents))
         print_table(Table.of(f"Return of an episode by {by}, ± half of the 95 % interval", by_side))
     if trained and (sentence := no_better(returns, fields["groups"])):
         put(sentence)
+    shares = {spoken(name): own["share"] or 0.0 for name, own in (controllers or {}).items()}
+    if trained and (
+        gone := [f"{share:.0%} of the way from random to {name}" for name, share in shares.items() if share > 0]
+    ):
+        put(f"The team is {', '.join(gone)}.")
+
+
+def run_symptom(run: Path) -> str | None:
+    """What is plainly wrong with a run's training; None also without a log."""
+    from shoal.report.symptoms import symptom
+
+    return symptom(run / METRICS) if (run / METRICS).is_file() else None
+
+
+def print_symptom(sentence: str | None) -> None:
+    """Say it, with where to read on."""
+    if sentence:
+        put(f"{sentence} docs/advice.md says more under “What is plainly wrong”.")
+
+
+def spoken(controller: str) -> str:
+    """A controller's name in a sentence."""
+    return controller.replace("_", " ")
 
 
 def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "ByPlayer") -> str:
@@ -70,7 +97,7 @@ def no_better(returns: Mapping[str, tuple[float, float | None]], groups: "ByPlay
     Where groups play against each other, a trained one may well do no better against a trained opponent than a random
     one against a random opponent: there is a sentence only if the intervals of every group overlap.
     """
-    trained, *_, other = returns  # most likely actions first, the random team last
+    trained, other = next(iter(returns)), "random"  # most likely actions first
     if len(groups) > 1:
         sides = ([(side[name], side[f"{name}_ci95"]) for name in (trained, other)] for side in groups.values())
         return f"{OVERLAP} in every group: {ADVICE}" if all(_gap(*side) == 0 for side in sides) else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from shoal.commands.arguments import folder_after_resume, is_given, option, parse, renamed
 from shoal.commands.console import print_files, quoted
-from shoal.commands.returns import print_returns
+from shoal.commands.returns import print_returns, print_symptom, run_symptom
 from shoal.errors import UserError, counted
 from shoal.system.files import shown
 from shoal.system.streams import print_json, put, say
@@ -32,7 +32,7 @@ def train(argv: list[str]) -> int:
     """
     from shoal.api import train as train_team
     from shoal.commands.train_arguments import ALIASES, TrainArguments, own_values
-    from shoal.runs.folder import CURVE
+    from shoal.runs.folder import CURVE, DIAGNOSIS
     from shoal.runs.observer import Quiet
     from shoal.training.progress import ProgressDisplay
 
@@ -52,9 +52,10 @@ def train(argv: list[str]) -> int:
     result = train_team(config, command.resume, observer, command.trust, asked=asked)
     run = Path(result.run)
     if command.json:
-        print_json(result.to_json())
+        print_json(result.to_json() | {"symptom": run_symptom(run)})
     elif result.signal is None and not command.quiet:
         print_result(result)
+        print_symptom(run_symptom(run))
     if result.signal is not None:
         from shoal.training.config import read_config
         from shoal.training.world_file import needs_trust
@@ -62,7 +63,7 @@ def train(argv: list[str]) -> int:
         again = f"shoal train --resume {quoted(shown(run))}{' --trust' if needs_trust(read_config(run), run) else ''}"
         say(f"Stopped and saved at episode {result.episodes:,}; resume with: {again}")
         return 128 + result.signal
-    pictures = [run / CURVE]
+    pictures = [path for path in (run / CURVE, run / DIAGNOSIS) if path.exists()]
     if command.watch:
         from shoal.report.watch import draw_run
 
@@ -101,8 +102,9 @@ def print_result(result: "TrainResult") -> None:
 
     if result.return_random is not None:
         teams = {name: (getattr(result, f"return_{name}"), getattr(result, f"return_{name}_ci95")) for name in PLAYERS}
+        teams |= {name: (own["return"] or 0.0, own["ci95"]) for name, own in result.controllers.items()}
         fields = {name: getattr(result, name) for name in COLUMNS}
-        print_returns(teams, None, fields=fields, trained=result.updates > 0)
+        print_returns(teams, None, fields=fields, trained=result.updates > 0, controllers=result.controllers)
     if result.stopped is not None:
         put(f"stopped early: {result.stopped}")
     put(

@@ -152,7 +152,7 @@ class ParticleWorld(Copies):
         self.position = np.zeros((copies, len(kinds), 2))
         self.velocity = np.zeros((copies, len(kinds), 2))
         self.final_position = np.zeros((len(kinds), 2))  # in copy 0, when its last episode ended
-        self._layout = layout
+        self.layout = layout
         self._random = stream(seed, "envs").integers(2**64, size=copies, dtype=np.uint64)
         self._first_step = stagger_offsets(copies, spec.episode_length if stagger else None)
         self._last_step = (spec.episode_length or 0) - 1
@@ -174,13 +174,13 @@ class ParticleWorld(Copies):
     def reset(self) -> Array:
         self._episode_step[:] = self._first_step
         self._caught[:] = False
-        physics.start(self._layout, self.position, self.velocity, self._random)
+        physics.start(self.layout, self.position, self.velocity, self._random)
         return self.observe()
 
     def observe(self) -> Array:
         """What the agents see now, (E, N, O)."""
         observation = self._views.take()
-        physics.look(self._layout, self.position, self.velocity, observation)
+        physics.look(self.layout, self.position, self.velocity, observation)
         return observation
 
     def step(self, actions: ArrayLike) -> Step:
@@ -195,9 +195,9 @@ class ParticleWorld(Copies):
         state = (self._force, self.position, self.velocity, self._random, self._caught, self.final_position)
         results: Any = (ended, observation, reward, final_observation, any_ended, metrics)
         if (threads := self.threads) == 1:
-            culprit = physics.control_and_play(self._layout, vectors, *state, *results)
+            culprit = physics.control_and_play(self.layout, vectors, *state, *results)
         else:
-            culprit = physics.control(self._layout, vectors, self._force)
+            culprit = physics.control(self.layout, vectors, self._force)
         if culprit >= 0:  # nothing has moved
             copy, agent = divmod(culprit, self.spec.agents)
             raise UserError(
@@ -205,7 +205,7 @@ class ParticleWorld(Copies):
                 f"but all {ACTIONS} entries must be finite numbers."
             )
         if threads > 1:
-            share_out(physics.play, self.copies, threads, self._layout, *state, *results)
+            share_out(physics.play, self.copies, threads, self.layout, *state, *results)
         self._episode_step += 1
         if any_ended:
             self._episode_step[ended] = 0

@@ -111,8 +111,10 @@ class Shape:
 
 def _from_panels(numbers: NDArray, rows: int) -> NDArray:
     """(rows, columns) of a block that is in panels."""
-    panels = np.split(numbers, range(rows * PANEL, len(numbers), rows * PANEL))
-    return np.hstack([panel.reshape(rows, -1) for panel in panels])
+    block = np.empty((rows, len(numbers) // rows), numbers.dtype)
+    for first in range(0, block.shape[1], PANEL):  # slices: splitting and stacking takes twice the time
+        block[:, first : first + PANEL] = numbers[first * rows : (first + PANEL) * rows].reshape(rows, -1)
+    return block
 
 
 def chain(*widths: int) -> list[tuple[tuple[int, ...], int]]:

@@ -25,7 +25,7 @@ from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig, WorldConfig
-from shoal.training.evaluation import Act, Evaluation, build_env, play, random_act
+from shoal.training.evaluation import Act, Evaluation, build_env, evaluate_controllers, play, random_act
 from shoal.trust import check_trusted, env_name
 
 if TYPE_CHECKING:
@@ -38,8 +38,9 @@ MOST_COPIES, MOST_IMAGES = 100, 8
 """Copies of a world that an evaluation plays in parallel; fewer with image observations."""
 WORLD_FIELDS = tuple(field.name for field in dataclasses.fields(WorldConfig))
 PUBLIC = (
-    "act", "action_size", "agents", "algorithm", "config", "discrete", "env", "evaluate", "evaluate_random", "export",
-    "export_each", "kind", "make_env", "modes", "name", "observation_size", "precision", "quantize", "spec",
+    "act", "action_size", "agents", "algorithm", "config", "discrete", "env", "evaluate", "evaluate_controllers",
+    "evaluate_random", "export", "export_each", "kind", "make_env", "modes", "name", "observation_size", "precision",
+    "quantize", "spec",
 )  # fmt: skip
 
 
@@ -186,6 +187,11 @@ class TrainedPolicy(ABC):
     ) -> Evaluation:
         """Evaluate a team that acts uniformly at random in the same episodes."""
         return self._played(None, episodes, seed, advance)
+
+    def evaluate_controllers(self, episodes: int = 100, seed: int = 1) -> dict[str, Evaluation]:
+        """Evaluate the hand-written controllers of its world in the same episodes; by name, most worlds have none."""
+        episodes, seed = whole_number("episodes", episodes, 1, 10**7), whole_number("seed", seed, 0, 2**62)
+        return evaluate_controllers(self.config, episodes, seed)
 
     def export(self, *args: Any, **options: Any) -> "Exported":
         """Write an ONNX file, checked against this policy: see `TorchPolicy.export`."""

@@ -19,6 +19,7 @@ T time, N agents, O observation, A action, J joint.
 
 from bisect import bisect_right
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -33,6 +34,7 @@ from shoal.replay.samplers import Sampler, can_sample
 from shoal.replay.saved import SavedRing
 from shoal.system.memory import check_fits
 
+KEPT = 3  # kinds and sizes of mini-batches whose arrays are kept: those of updates, and two of a diagnosis
 PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""
 
@@ -79,7 +81,7 @@ class Ring(SavedRing):
         check_fits(f"A ring for {counted(each * copies, 'transition')}", needed(each), largest, reserved)
         super().__init__(layout, copies, each, rows_needed(spec, each))
         self.spec = spec
-        self._batch: Batch | Returns | None = None
+        self._kept: dict[Any, tuple[Batch | Returns, Batch | Returns, NDArray[np.int64], NDArray[np.int64]]] = {}
 
     @property
     def row_bytes(self) -> int:
@@ -94,7 +96,7 @@ class Ring(SavedRing):
     @property
     def sample_nbytes(self) -> int:
         """Bytes of the mini-batches that were sampled last; they are kept for the next."""
-        return 0 if self._batch is None else sum(array.nbytes for array in self._batch)
+        return sum(array.nbytes for batch, *_ in self._kept.values() for array in batch)
 
     def __len__(self) -> int:
         """Live transitions of all copies."""
@@ -278,9 +280,10 @@ class Ring(SavedRing):
         return batch
 
     def _arrays(self, kind: type[Batch] | type[Returns], minibatches: int, batch: int) -> Batch | Returns:
-        """The mini-batches' arrays, kept from one call to the next while kind and shape stay."""
-        if not isinstance(self._batch, kind) or self._batch.copies.shape != (minibatches, batch):
-            self._batch = None  # the old ones go first: both may not fit
+        """The mini-batches' arrays, kept from one call to the next of the same kind and shape."""
+        if (kind, minibatches, batch) not in self._kept:
+            if len(self._kept) == KEPT:
+                self._kept.clear()  # they go first: all may not fit
             each = minibatches * self.layout.sample_bytes
             check_fits(
                 f"A sample of {minibatches} × {batch:,} transitions",
@@ -288,8 +291,8 @@ class Ring(SavedRing):
                 lambda usable: f"the largest batch that fits is {usable // each:,}",
             )
             rows, empty = minibatches * batch, empty_batch if kind is Batch else empty_returns
-            self._batch = empty(self.layout, minibatches, batch)
-            self._flat = kind(*(array.reshape(rows, *array.shape[2:]) for array in self._batch))  # type: ignore[arg-type]
-            self.rows_at = np.empty(rows, np.int64)  # (M·B,)  addresses of the rows
-            self.rows_after = np.empty(rows, np.int64)  # (M·B,)  and of those that follow them
-        return self._batch
+            made = empty(self.layout, minibatches, batch)
+            flat = kind(*(array.reshape(rows, *array.shape[2:]) for array in made))  # type: ignore[arg-type]
+            self._kept[kind, minibatches, batch] = made, flat, np.empty(rows, np.int64), np.empty(rows, np.int64)
+        arrays, self._flat, self.rows_at, self.rows_after = self._kept[kind, minibatches, batch]
+        return arrays

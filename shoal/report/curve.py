@@ -59,7 +59,7 @@ def curve_figure(
         random_groups: return of a random team by group, drawn instead where groups are.
 
     """
-    lines = _lines(metrics)
+    lines = lines_of(metrics)
     latest = {key: value for line in lines for key, value in line.items()}
     groups = [key.removeprefix(GROUP) for key in latest if key.startswith(GROUP)]
     # predators and prey have the colours of the pictures of an episode
@@ -100,11 +100,15 @@ def curve_figure(
 def draw_run_curve(result: "TrainResult") -> Path:
     """Write the learning curve of a finished run into its folder."""
     run = Path(result.run)
+    groups = {group: values.get("random") for group, values in result.groups.items()}
+    return draw_curve(run / METRICS, run / CURVE, curve_title(run), result.return_random, random_groups=groups)
+
+
+def curve_title(run: Path) -> str:
+    """The heading of a run's pictures."""
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
     config = read_config(run)
-    title = f"{config.algorithm.upper()} in {config.env}: {name}"
-    groups = {group: values.get("random") for group, values in result.groups.items()}
-    return draw_curve(run / METRICS, run / CURVE, title, result.return_random, random_groups=groups)
+    return f"{config.algorithm.upper()} in {config.env}: {name}"
 
 
 def draw_curves(
@@ -115,7 +119,7 @@ def draw_curves(
 ) -> Path:
     """Write the learning curves of several runs, given as (label, metrics or path), into one PNG."""
     series = [
-        _returns(_lines(metrics), "return_mean", label, COLOURS[number % len(COLOURS)])
+        _returns(lines_of(metrics), "return_mean", label, COLOURS[number % len(COLOURS)])
         for number, (label, metrics) in enumerate(runs)
     ]
     series.append(_level("random team", random_return, FAINT_INK))
@@ -125,7 +129,8 @@ def draw_curves(
 # From lines to numbers ------------------------------------------------------------------------------------------------
 
 
-def _lines(metrics: Metrics | str | Path) -> Metrics:
+def lines_of(metrics: Metrics | str | Path) -> Metrics:
+    """The lines of a log, or of the one at a path."""
     return read_metrics(metrics) if isinstance(metrics, str | Path) else metrics
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.runs.checkpoint import Checkpoints
 
 CONFIG, METRICS, RESULT, CHECKPOINTS = "config.json", "metrics.jsonl", "result.json", "checkpoints"
-CURVE = "curve.png"  # the learning curve of a finished team
+CURVE, DIAGNOSIS = "curve.png", "diagnosis.png"  # of a finished team: its learning curve, and why it is as it is
 Result = TypeVar("Result")
 
 

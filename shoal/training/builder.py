@@ -115,3 +115,4 @@ def compile_loops(config: TrainConfig) -> None:
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
         ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)
+    ring.sample(sampler, 1, np.random.default_rng(0), n_step=2)  # a diagnosis sees longer returns

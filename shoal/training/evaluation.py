@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.envs import make_env, planned_env
+from shoal.envs import WORLDS, make_env, planned_env
 from shoal.envs.base import EnvSpec, VectorEnv, random_actions
 from shoal.errors import UserError, check_range
 from shoal.seeding import stream
@@ -40,6 +40,11 @@ class Evaluation:
     """Return per agent of each group, by name."""
     figures: dict[str, Estimate] = field(default_factory=dict)
     """What the world reports of an episode beside rewards, by name."""
+
+    def share(self, start: "Evaluation", goal: "Evaluation") -> float | None:
+        """The share of the way from the mean of `start` to that of `goal`; None where that is not clearly higher."""
+        way = goal.mean - start.mean
+        return (self.mean - start.mean) / way if way > goal.ci95 + start.ci95 else None
 
 
 def build_env(
@@ -133,12 +138,27 @@ def team_act(team: "BaseTeam", explore: bool) -> Act:
     return lambda observation: team.to_world(team.act(observation, explore))
 
 
+def evaluate_controllers(config: TrainConfig, episodes: int, seed: int) -> dict[str, Evaluation]:
+    """The world's hand-written controllers by name, from the same initial states; most worlds have none."""
+    if config.env not in WORLDS:
+        return {}
+    from shoal.envs.controllers import Controller, controllers
+    from shoal.envs.particle import ParticleWorld
+
+    def played(controller: Controller) -> Evaluation:
+        world = cast(ParticleWorld, build_env(config, min(episodes, 100), seed, stagger=False))
+        return play(world, lambda observation: controller(world), episodes)
+
+    one = cast(ParticleWorld, build_env(config, 1, seed, stagger=False))
+    return {name: played(controller) for name, controller in controllers(one).items()}
+
+
 def evaluate_team(
     team: "BaseTeam", config: TrainConfig, episodes: int, seed: int, advance: Callable[[int], None] | None = None
 ) -> dict[str, Evaluation]:
-    """Deterministic, noisy and random play in the same number of episodes, from the same initial states.
+    """Deterministic, noisy and random play in the same number of episodes, and the world's controllers.
 
-    `advance` is called with the number of finished episodes.
+    All from the same initial states. `advance` is called with the number of finished episodes, but of controllers.
     """
     check_range("episodes", episodes, 1, 10**7)
     results = {}
@@ -147,4 +167,4 @@ def evaluate_team(
         act = random_act(env.spec, seed) if name == "random" else team_act(team, explore=name == "noisy")
         with closing(env):
             results[name] = play(env, act, episodes, advance)
-    return results
+    return results | evaluate_controllers(config, episodes, seed)

@@ -14,7 +14,7 @@ from shoal.algorithms.base import BaseTeam
 from shoal.errors import ActorsLost, Diverged, UserError, counted
 from shoal.runs import disk
 from shoal.runs.checkpoint import Checkpoint
-from shoal.runs.folder import CURVE, RunFolder
+from shoal.runs.folder import CURVE, DIAGNOSIS, RunFolder
 from shoal.runs.interrupt import Interrupt
 from shoal.runs.metrics import LogMark, MetricsLog
 from shoal.runs.observer import Observer
@@ -180,7 +180,8 @@ class TeamRun:
         training, observer = self.training, self.observer
         training.log_mark, self._contention = log.mark, Contention()
         training.milestones.begin(folder.path, observer.tell)
-        disk.delete(folder.path / CURVE)  # of a run that is extended
+        for picture in (CURVE, DIAGNOSIS):  # of a run that is extended
+            disk.delete(folder.path / picture)
         folder.write(WORLD, world_json(self.config, training.env.spec, folder.path))
         self._hooks = Hooks(self._callbacks, Run(training, folder.path))
         observer.begin(training, folder.path)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.envs.base import EnvSpec
-from shoal.training.evaluation import Evaluation
+from shoal.replay import Ring
+from shoal.training.diagnosis import diagnose, is_due
+from shoal.training.evaluation import PLAYERS, Evaluation
 from shoal.training.returns import Episode, columns, means
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ class TrainResult:
     """Returns per agent of each group (predator, prey), by name; likewise."""
     figures: ByPlayer = dataclasses.field(default_factory=dict)
     """What the world reports of an episode (landmarks_covered), by name; likewise."""
+    controllers: ByPlayer = dataclasses.field(default_factory=dict)
+    """The world's hand-written controllers, by name: their "return" and its "ci95", and the "share" of the way from the
+    random team to them that the trained one has gone (docs/returns.md)."""
     phases: dict[str, float] = dataclasses.field(default_factory=dict)
     """Seconds of each phase."""
     stopped: str | None = None
@@ -60,8 +65,9 @@ class TrainResult:
 
     def with_evaluations(self, played: dict[str, Evaluation]) -> "TrainResult":
         """The result with evaluations by player: return_random, return_random_ci95, …"""
-        fields: dict[str, Any] = {f"return_{player}": evaluation.mean for player, evaluation in played.items()}
-        fields |= {f"return_{player}_ci95": evaluation.ci95 for player, evaluation in played.items()}
+        fields: dict[str, Any] = {f"return_{player}": played[player].mean for player in PLAYERS}
+        fields |= {f"return_{player}_ci95": played[player].ci95 for player in PLAYERS}
+        fields["controllers"] = beside_controllers(played)
         for field, evaluations in by_player(played).items():
             training: ByPlayer = getattr(self, field)
             fields[field] = {name: training[name] | values for name, values in evaluations.items()}
@@ -70,7 +76,8 @@ class TrainResult:
     def to_json(self) -> dict[str, Any]:
         """What `shoal train --json` prints: everything at the top level, as return_random/group/prey, …"""
         values = dataclasses.asdict(self)
-        return values | flat({field: values.pop(field) for field in COLUMNS}, "training")
+        named = flat({field: values.pop(field) for field in COLUMNS}, "training")
+        return values | named | flat_controllers(values.pop("controllers"))
 
 
 COLUMNS = ("agents", "groups", "figures")  # fields of a result and of an evaluation that hold numbers by name
@@ -84,6 +91,25 @@ def by_player(played: Mapping[str, Evaluation]) -> dict[str, ByPlayer]:
             for name, (mean, ci95) in getattr(evaluation, field).items():
                 by_name.setdefault(name, {}).update({player: mean, f"{player}_ci95": ci95})
     return fields
+
+
+def beside_controllers(played: Mapping[str, Evaluation]) -> ByPlayer:
+    """Of each controller among the players its return, and the share of the way to it that the trained team has gone.
+
+    The way begins at the random team; the trained team is the first player.
+    """
+    trained = next(iter(played.values()))
+    return {
+        name: {"return": one.mean, "ci95": one.ci95, "share": trained.share(played["random"], one)}
+        for name, one in played.items()
+        if name not in PLAYERS
+    }
+
+
+def flat_controllers(controllers: ByPlayer) -> dict[str, float | None]:
+    """The same as --json has it."""
+    forms = {"return": "return_{}", "ci95": "return_{}_ci95", "share": "share_{}"}
+    return {forms[key].format(name): value for name, own in controllers.items() for key, value in own.items()}
 
 
 def flat(fields: Mapping[str, ByPlayer], plain: str) -> dict[str, float | None]:
@@ -132,7 +158,8 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
     """A line of metrics.jsonl: returns of the episodes since the last line, an evaluation, losses, time per phase."""
     phases = training.clock.by_phase()
     seconds = sum(phases.values())
-    spec, episodes, learner = training.env.spec, training.fresh, training.learner
+    spec, episodes, learner, ring = training.env.spec, training.fresh, training.learner, training.ring
+    due = is_due(learner.updates, learner.loss_count)
     line: dict[str, Any] = {
         "episode": training.episodes,
         "env_steps": training.samples,
@@ -153,6 +180,11 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         "steps_per_second": training.samples / seconds,
         **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
         **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
+        **(
+            diagnose(training.team, ring, training.config.seed, learner.updates)
+            if due and isinstance(ring, Ring)
+            else {}
+        ),
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},

@@ -9,10 +9,10 @@ from shoal.commands.returns import print_returns
 
 @pytest.fixture
 def printed(monkeypatch, capsys):
-    def call(returns, trained=True, **fields):
+    def call(returns, trained=True, controllers=None, **fields):
         monkeypatch.setattr("shoal.system.streams._out", sys.stdout)
         fields = {"agents": {}, "groups": {}, "figures": {}} | fields
-        print_returns(returns, None, fields=fields, trained=trained)
+        print_returns(returns, None, fields=fields, trained=trained, controllers=controllers)
         return capsys.readouterr().out
 
     return call
@@ -52,6 +52,22 @@ def test_overlapping_intervals_point_to_the_advice(printed):
     for mean, ci in ((3.0, 0.5), (1.7, None), (1.2, float("nan")), (0.2, None)):
         assert "docs/advice.md" not in printed(alike | {"deterministic": (mean, ci)})
     assert "The trained team does worse than the random one: docs" in printed(alike | {"deterministic": (0.0, 0.5)})
+
+
+def test_share_of_the_way_to_controllers(printed):
+    returns = {
+        "deterministic": (6.0, 0.5),
+        "random": (2.0, 0.4),
+        "chasers": (7.0, 0.5),
+        "anticipating_chasers": (12.0, 1),
+    }
+    controllers = {"chasers": {"share": 0.8}, "anticipating_chasers": {"share": 0.4}, "third": {"share": None}}
+    out = printed(returns, controllers=controllers)
+    assert "anticipating chasers" in out and "6.50 to 7.50" in out
+    way = "of the way from random to"
+    assert f"The team is 80% {way} chasers, 40% {way} anticipating chasers.\n" in out
+    assert way not in printed(returns, controllers={"chasers": {"share": -0.1}})
+    assert way not in printed(returns, trained=False, controllers=controllers)
 
 
 def test_mixed_team_has_learned_if_one_group_has(printed):

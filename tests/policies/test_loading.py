@@ -128,6 +128,7 @@ def test_run_plays_as_its_team(folder):
     assert policy.evaluate(7) == policy.evaluate(7) == played["deterministic"]
     assert policy.evaluate(7, deterministic=False) == policy.evaluate(7, deterministic=False) == played["noisy"]
     assert policy.evaluate_random(7) == played["random"]
+    assert policy.evaluate_controllers(7) == {name: played[name] for name in ("chasers", "anticipating_chasers")}
 
 
 def test_zip_plays_as_its_library(folder):
