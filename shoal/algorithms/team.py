@@ -65,6 +65,11 @@ class Team(BaseTeam):
         for name, adam in self.optimizers.items():
             adam.precision = precision.of(name, adam.parameters)
 
+    def progress(self, samples: int, done: float = 0.0) -> None:
+        super().progress(samples, done)
+        for adam in self.optimizers.values():
+            adam.learning_rate = self.config.learning_rate * self.learning_rate_share
+
     @property
     def dense(self) -> bool:
         """Whether the critics' inputs are built whole for every agent instead of using their first layer again."""
@@ -119,7 +124,7 @@ class Team(BaseTeam):
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
-            head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
+            head = actors(torch.from_numpy(self.seen(observation)).to(self.device).transpose(0, 1))
             if explore:
                 actions = actors.explore(head, self.rollout_noise, self.exploration)
             else:
@@ -127,7 +132,7 @@ class Team(BaseTeam):
             return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def weights(self) -> Arrays:
-        return to_arrays(self._named_parameters() | self.precision.state())
+        return to_arrays(self._named_parameters() | self.precision.state()) | self.statistics()
 
     def _named_parameters(self) -> dict[str, Tensor]:
         return {
@@ -142,6 +147,7 @@ class Team(BaseTeam):
         for name, parameter in own.items():
             parameter.copy_(given[name])
         self.precision.load_state(given)
+        self.load_statistics(weights)
 
     def optimizer_state(self) -> Arrays:
         state = {

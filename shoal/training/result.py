@@ -147,12 +147,16 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
+    schedule = {}
+    if training.config.learning_rate_schedule != "constant":
+        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_share
     return {
         **line,
         "seconds": seconds,
         "steps_per_second": training.samples / seconds,
         **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
         **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
+        **schedule,
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},
