@@ -147,13 +147,15 @@ def normalise_rows(rows: Floats, moments: Moments, kinds: Ints, gone: Bools) -> 
             k = kinds[n]
             centre[n * size + s] = mean[k, s]
             scale[n * size + s] = 1 / np.sqrt(square[k, s] / weight[k] + EPSILON)
-    limit = np.float32(CLIP)
+    limit, absent = np.float32(CLIP), np.zeros(agents, np.bool_)
     for b in range(rows.shape[0]):
-        for n in range(agents):
-            first, last = n * size, (n + 1) * size
-            if gone.shape[0] and gone[b, n] and not rows[b, first:last].any():
-                continue
-            for i in range(first, last):
-                value = (rows[b, i] - centre[i]) * scale[i]
-                value = limit if value > limit else value
-                rows[b, i] = -limit if value < -limit else value
+        row = rows[b]
+        for n in range(gone.shape[1]):
+            absent[n] = gone[b, n] and not row[n * size : (n + 1) * size].any()
+        for i in range(centre.size):  # all agents in one loop, which LLVM vectorises
+            value = (row[i] - centre[i]) * scale[i]
+            value = limit if value > limit else value
+            row[i] = -limit if value < -limit else value
+        for n in range(gone.shape[1]):
+            if absent[n]:
+                row[n * size : (n + 1) * size] = 0
