@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from shoal.algorithms.config import LearnConfig
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
-from shoal.inference.policy import Normaliser
 from shoal.networks.layout import Kind, network_numbers
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.replay.normalisation import Normalisation
@@ -37,10 +36,9 @@ class BaseTeam:
         self.targets = {}
         self.samples = 0  # that the run has collected so far; see `progress`
         self.learning_rate_share = 1.0  # of the learning rate that is left; see `progress`
-        observations, rewards = config.normalize_observations, config.normalize_rewards
-        self.normalisation: Normalisation | None = None
-        if observations or rewards:
-            self.normalisation = Normalisation(spec, observations, rewards, config.discount)
+        self.normalisation = Normalisation(
+            spec, config.normalize_observations, config.normalize_rewards, config.discount
+        )
 
     @property
     def kind(self) -> Kind:
@@ -72,28 +70,8 @@ class BaseTeam:
         config = self.config
         minibatches = 1 if config.minibatch == "shared" else self.spec.agents
         batch = ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
-        if self.normalisation is not None:
-            self.normalisation.apply(batch, self.spec.fixed_length)
+        self.normalisation.apply(batch)
         return batch
-
-    def seen(self, observation: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Observations (E, N, O) as the networks see them."""
-        return observation if self.normalisation is None else self.normalisation.observed(observation)
-
-    @property
-    def normaliser(self) -> Normaliser | None:
-        """How observations are normalised; None: they are not."""
-        return None if self.normalisation is None else self.normalisation.normaliser
-
-    def statistics(self) -> Arrays:
-        """What observations and rewards are normalised by: a part of `weights`."""
-        return {} if self.normalisation is None else self.normalisation.state()
-
-    def load_statistics(self, weights: Mapping[str, NDArray]) -> None:
-        """Restore what `statistics` returned."""
-        if self.normalisation is not None:
-            check_weights(self.statistics(), weights)
-            self.normalisation.load_state(weights)
 
     def rollout_arrays(self) -> list[NDArray]:
         """The policies that play: weight (N, in, out), bias (N, 1, out), weight, bias, …"""
@@ -108,7 +86,7 @@ class BaseTeam:
         raise NotImplementedError
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included, and statistics that observations are normalised by."""
+        """All networks' parameters by name, targets included, and the statistics of its normalisation."""
         raise NotImplementedError
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:

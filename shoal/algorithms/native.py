@@ -81,7 +81,7 @@ class NativeTeam(BaseTeam):
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         spec, program = self.spec, self.algorithm.program
-        seen = np.ascontiguousarray(self.seen(observation), program.dtype)
+        seen = np.ascontiguousarray(self.normalisation.observed(observation), program.dtype)
         if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):  # native code checks nothing
             raise ValueError(f"observations have shape {seen.shape}, not (E, {spec.agents}, {spec.observation_size})")
         copies = len(seen)
@@ -138,13 +138,13 @@ class NativeTeam(BaseTeam):
             f"{part}.{name}": array
             for part in self._parts
             for name, array in zip(self._names(part), self._read(part), strict=True)
-        } | self.statistics()
+        } | self.normalisation.state()
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         check_weights(self.weights(), weights)
         for part in self._parts:
             self._write(part, [weights[f"{part}.{name}"] for name in self._names(part)])
-        self.load_statistics(weights)
+        self.normalisation.load_state(weights)
         self.runner.run(self._prepare, alone=True)
 
     def rollout_arrays(self) -> list[NDArray]:

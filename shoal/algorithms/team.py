@@ -124,7 +124,7 @@ class Team(BaseTeam):
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
-            head = actors(torch.from_numpy(self.seen(observation)).to(self.device).transpose(0, 1))
+            head = actors(torch.from_numpy(self.normalisation.observed(observation)).to(self.device).transpose(0, 1))
             if explore:
                 actions = actors.explore(head, self.rollout_noise, self.exploration)
             else:
@@ -132,7 +132,7 @@ class Team(BaseTeam):
             return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def weights(self) -> Arrays:
-        return to_arrays(self._named_parameters() | self.precision.state()) | self.statistics()
+        return to_arrays(self._named_parameters() | self.precision.state()) | self.normalisation.state()
 
     def _named_parameters(self) -> dict[str, Tensor]:
         return {
@@ -143,11 +143,11 @@ class Team(BaseTeam):
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         own, given = self._named_parameters(), to_tensors(weights)
-        check_weights(to_arrays(own), weights)
+        check_weights(to_arrays(own) | self.normalisation.state(), weights)
         for name, parameter in own.items():
             parameter.copy_(given[name])
         self.precision.load_state(given)
-        self.load_statistics(weights)
+        self.normalisation.load_state(weights)
 
     def optimizer_state(self) -> Arrays:
         state = {

@@ -68,7 +68,7 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
     exploration = Exploration(team.exploration, team.hard, team.kind == "values")
     return Policy(
-        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, team.normaliser, one_hot=one_hot,
+        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, team.normalisation.normaliser, one_hot=one_hot,
         exploration=exploration,
     )  # fmt: skip
 

@@ -5,7 +5,8 @@ the statistics of all that was collected up to then. Agents of one kind have the
 Shape letters: E copies, N agents, K kinds of agents, O observation, S values, J joint, M mini-batches, B batch.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,14 +42,14 @@ def new_moments(kinds: int, size: int) -> Moments:
 
 
 class Normalisation:
-    """What a team normalises: observations, rewards, or both."""
+    """What a team normalises: observations, rewards, both, or nothing."""
 
     def __init__(self, spec: EnvSpec, observations: bool, rewards: bool, discount: float) -> None:
         if observations and spec.whole_numbers:
             raise UserError(
                 f"`normalize_observations` does not apply to {spec.name}, whose observations are one-hot; leave it out."
             )
-        self.kinds, self.discount = np.array(spec.kinds), discount  # (N,)
+        self.spec, self.discount, self.kinds = spec, discount, np.array(spec.kinds)  # (N,)
         sizes = {"observations": spec.observation_size * observations, "rewards": 1 * rewards}
         self.moments = {name: new_moments(max(spec.kinds) + 1, size) for name, size in sizes.items() if size}
         self.returns = np.zeros((0, spec.agents))  # (E, N)  each agent's discounted rewards in its episode so far
@@ -58,18 +59,18 @@ class Normalisation:
     def begin(self, observation: Floats) -> None:
         """Take the first observations of a run (E, N, O)."""
         self.returns = np.zeros(observation.shape[:2])
-        self._add("observations", observation, np.ones(observation.shape[:2], np.bool_))
+        if "observations" in self.moments:
+            everyone = np.ones(observation.shape[:2], np.bool_)
+            add_values(self.moments["observations"], self.kinds, observation, everyone)
 
     def add(self, step: Step) -> None:
         """Take a step of all copies: rewards count by the variance of their discounted sum."""
-        self._add("observations", step.observation, step.alive | step.ended[:, None])
-        self.returns = self.returns * self.discount + step.reward
-        self._add("rewards", self.returns[..., None], step.alive)
-        self.returns[step.ended] = 0
-
-    def _add(self, name: str, values: NDArray, counted: Bools) -> None:
-        if name in self.moments:
-            add_values(self.moments[name], self.kinds, values, counted)
+        if "observations" in self.moments:
+            add_values(self.moments["observations"], self.kinds, step.observation, step.alive | step.ended[:, None])
+        if "rewards" in self.moments:
+            self.returns = self.returns * self.discount + step.reward
+            add_values(self.moments["rewards"], self.kinds, self.returns[..., None], step.alive)
+            self.returns[step.ended] = 0
 
     # ---- what networks see -------------------------------------------------------------------------------------------
 
@@ -81,12 +82,12 @@ class Normalisation:
         normalise_rows(seen.reshape(len(seen), -1), self.moments["observations"], self.kinds, NOBODY)
         return seen
 
-    def apply(self, batch: Batch | Returns, fixed_length: bool) -> None:
+    def apply(self, batch: Batch | Returns) -> None:
         """Normalise mini-batches in place; zeros that departed agents see stay zeros."""
         if "observations" in self.moments:
             stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
             for joint, there in ((batch.joint, batch.alive), (batch.next_joint, stays)):
-                gone = NOBODY if fixed_length else ~there.reshape(-1, len(self.kinds))
+                gone = NOBODY if self.spec.fixed_length else ~there.reshape(-1, len(self.kinds))
                 normalise_rows(joint.reshape(-1, joint.shape[-1]), self.moments["observations"], self.kinds, gone)
         if "rewards" in self.moments:
             deviation = np.sqrt(self.moments["rewards"].var[self.kinds, 0] + EPSILON)  # (N,)
@@ -103,18 +104,26 @@ class Normalisation:
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, NDArray]:
-        """The statistics by name; `returns` are the collector's to save, as they are of its copies."""
+        """The statistics by name."""
         return {
             f"statistics.{name}.{field}": array.copy()
             for name, moments in self.moments.items()
             for field, array in moments._asdict().items()
         }
 
-    def load_state(self, state: Any) -> None:
+    def load_state(self, state: Mapping[str, NDArray]) -> None:
         """Restore what `state` returned."""
         for name, moments in self.moments.items():
             for field, array in moments._asdict().items():
                 array[:] = state[f"statistics.{name}.{field}"]
+
+    def rollout_state(self) -> dict[str, NDArray]:
+        """What belongs to the copies of a run, beside the statistics."""
+        return {"discounted": self.returns} if "rewards" in self.moments else {}
+
+    def load_rollout_state(self, state: Mapping[str, NDArray]) -> None:
+        """Restore what `rollout_state` returned."""
+        self.returns = state.get("discounted", self.returns)
 
 
 @njit(cache=True)

@@ -92,7 +92,7 @@ def test_statistics_and_values_are_those_of_vec_normalize():
     np.testing.assert_allclose(ours.returns[:, 0], theirs.returns, atol=1e-9)
     np.testing.assert_allclose(ours.observed(steps[-1].observation)[:, 0], seen, atol=2e-5)
     batch = filled(spec, first, steps).gather([[0, 1, 2, 3]], [[STEPS - 1] * 4])
-    ours.apply(batch, fixed_length=False)
+    ours.apply(batch)
     np.testing.assert_allclose(batch.reward[0, :, 0], reward, rtol=1e-6)
 
 
@@ -109,7 +109,7 @@ def test_agents_of_a_kind_share_statistics_and_padding_stays_zero(leaves):
         np.testing.assert_allclose(norm.mean[agents], np.tile(rows.mean(0), (len(agents), 1)), rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(norm.var[agents], np.tile(rows.var(0), (len(agents), 1)), rtol=1e-2, atol=1e-6)
     raw, made = (filled(spec, first, steps).sample(Uniform(), 64, np.random.default_rng(0)) for _ in range(2))
-    normalisation.apply(made, spec.fixed_length)
+    normalisation.apply(made)
     for before, after in ((raw.joint, made.joint), (raw.next_joint, made.next_joint)):
         before, after = (rows[0, :, :9].reshape(64, 3, 3) for rows in (before, after))
         expected = norm.apply(before.transpose(1, 0, 2), np.float64).transpose(1, 0, 2)
@@ -130,7 +130,7 @@ def test_values_are_clipped_at_ten_deviations():
     assert far[0, 0, 0] == 1e6
     large = steps[0]._replace(reward=np.full((COPIES, 1), -1e9, np.float32))
     batch = filled(spec, first, [large]).gather([[0]], [[0]])
-    normalisation.apply(batch, fixed_length=True)
+    normalisation.apply(batch)
     assert batch.reward.item() == -10
 
 
