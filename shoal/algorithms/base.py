@@ -35,7 +35,7 @@ class BaseTeam:
         self.spec, self.config = spec, config
         self.targets = {}
         self.samples = 0  # that the run has collected so far; see `progress`
-        self.learning_rate_share = 1.0  # of the learning rate that is left; see `progress`
+        self.learning_rate_factor = 1.0  # what its schedule leaves of it; see `progress`
         self.normalisation = Normalisation(
             spec, config.normalize_observations, config.normalize_rewards, config.discount
         )
@@ -59,7 +59,7 @@ class BaseTeam:
     def progress(self, samples: int, done: float = 0.0) -> None:
         """Advance schedules: the run has collected so many samples, and this share of its episodes."""
         self.samples = samples
-        self.learning_rate_share = self.config.learning_rate_share(done)
+        self.learning_rate_factor = self.config.learning_rate_factor(done)
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Actions in the world's units."""

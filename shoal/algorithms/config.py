@@ -141,8 +141,8 @@ class ReplayConfig:
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
     """Data type of observations in the replay ring; 16 bits halve its size."""
     normalize_observations: bool = False
-    """Normalise observations by the running mean and variance of each entry, clipped at ±10; agents
-    of one kind share them."""
+    """Normalise observations by the running mean and variance of each entry, clipped at ±10; agents of one kind have
+    the same."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return, clipped at ±10."""
     warmup: Own[int] = OWN
@@ -181,8 +181,8 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         """Units of each hidden layer of the critics."""
         return self.hidden if self.critic_hidden is None else self.critic_hidden
 
-    def learning_rate_share(self, done: float) -> float:
-        """Share of the learning rate that is left when this share of the run is done."""
+    def learning_rate_factor(self, done: float) -> float:
+        """What its schedule multiplies the learning rate by when this share of the run is done."""
         left = max(0.0, 1.0 - done)
         return {"constant": 1.0, "linear": left, "cosine": math.sin(left * math.pi / 2) ** 2}[
             self.learning_rate_schedule

@@ -110,7 +110,7 @@ class NativeTeam(BaseTeam):
         self.runner.bind(dict(zip((algorithm.joint, algorithm.next_joint, algorithm.reward), arrays, strict=True)))
         self._take_outcomes(batch)
         self.counters[MOMENT] += 1
-        algorithm.program.values(algorithm.program.share)[0] = self.learning_rate_share
+        algorithm.program.values(algorithm.program.rate_factor)[0] = self.learning_rate_factor
         self.runner.run(self._update)
         losses = algorithm.program.values(algorithm.loss)
         if (divide := getattr(phase, "divide", None)) is not None:  # a clock: phases of different agents overlap

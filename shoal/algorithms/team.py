@@ -68,7 +68,7 @@ class Team(BaseTeam):
     def progress(self, samples: int, done: float = 0.0) -> None:
         super().progress(samples, done)
         for adam in self.optimizers.values():
-            adam.learning_rate = self.config.learning_rate * self.learning_rate_share
+            adam.learning_rate = self.config.learning_rate * self.learning_rate_factor
 
     @property
     def dense(self) -> bool:

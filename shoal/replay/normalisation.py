@@ -79,7 +79,8 @@ class Normalisation:
         if "observations" not in self.moments:
             return observation
         seen = np.array(observation, np.float32, order="C")
-        normalise_rows(seen.reshape(len(seen), -1), self.moments["observations"], self.kinds, NOBODY)
+        rows = seen.reshape(len(seen), self.spec.agents * self.spec.observation_size)  # the loop checks no bounds
+        normalise_rows(rows, self.moments["observations"], self.kinds, NOBODY)
         return seen
 
     def apply(self, batch: Batch | Returns) -> None:

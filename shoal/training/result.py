@@ -149,7 +149,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
     schedule = {}
     if training.config.learning_rate_schedule != "constant":
-        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_share
+        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_factor
     return {
         **line,
         "seconds": seconds,

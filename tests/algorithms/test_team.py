@@ -179,7 +179,7 @@ def test_learning_rate_schedules():
     """At the start, after a quarter of the run, at its end, and where copies ended a few episodes more."""
     for name, expected in (("constant", [1, 1, 1, 1]), ("linear", [1, 0.75, 0, 0])):
         config = LearnConfig(learning_rate_schedule=name)
-        assert [config.learning_rate_share(done) for done in (0, 0.25, 1, 1.1)] == expected
+        assert [config.learning_rate_factor(done) for done in (0, 0.25, 1, 1.1)] == expected
     cosine = LearnConfig(learning_rate_schedule="cosine")
     for done in (0, 0.25, 0.5, 1):
-        assert cosine.learning_rate_share(done) == pytest.approx((1 + np.cos(np.pi * done)) / 2)
+        assert cosine.learning_rate_factor(done) == pytest.approx((1 + np.cos(np.pi * done)) / 2)
