@@ -86,10 +86,12 @@ class Normalisation:
     def apply(self, batch: Batch | Returns) -> None:
         """Normalise mini-batches in place; zeros that departed agents see stay zeros."""
         if "observations" in self.moments:
-            stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
-            for joint, there in ((batch.joint, batch.alive), (batch.next_joint, stays)):
-                gone = NOBODY if self.spec.fixed_length else ~there.reshape(-1, len(self.kinds))
-                normalise_rows(joint.reshape(-1, joint.shape[-1]), self.moments["observations"], self.kinds, gone)
+            gone = left = NOBODY
+            if not self.spec.fixed_length:
+                stays = batch.next_alive if isinstance(batch, Returns) else batch.alive & ~batch.terminated
+                gone, left = (~there.reshape(-1, self.spec.agents) for there in (batch.alive, stays))
+            for joint, absent in ((batch.joint, gone), (batch.next_joint, left)):
+                normalise_rows(joint.reshape(-1, joint.shape[-1]), self.moments["observations"], self.kinds, absent)
         if "rewards" in self.moments:
             deviation = np.sqrt(self.moments["rewards"].var[self.kinds, 0] + EPSILON)  # (N,)
             np.clip(batch.reward / deviation, -CLIP, CLIP, out=batch.reward)
