@@ -13,6 +13,7 @@ from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.networks.layout import Kind, network_numbers
 from shoal.replay import Batch, Returns, Ring, Sampler
+from shoal.replay.normalisation import Normalisation
 from shoal.system.memory import check_fits
 
 Phase = Callable[[str], None]  # called with the name of the phase that begins now
@@ -34,6 +35,10 @@ class BaseTeam:
         self.spec, self.config = spec, config
         self.targets = {}
         self.samples = 0  # that the run has collected so far; see `progress`
+        self.learning_rate_factor = 1.0  # what its schedule leaves of it; see `progress`
+        self.normalisation = Normalisation(
+            spec, config.normalize_observations, config.normalize_rewards, config.discount
+        )
 
     @property
     def kind(self) -> Kind:
@@ -51,9 +56,10 @@ class BaseTeam:
         """How much noise rollouts have: of boxes its standard deviation, in half-widths of the box."""
         return self.config.exploration_noise
 
-    def progress(self, samples: int) -> None:
-        """Advance schedules: the run has collected so many samples."""
+    def progress(self, samples: int, done: float = 0.0) -> None:
+        """Advance schedules: the run has collected so many samples, and this share of its episodes."""
         self.samples = samples
+        self.learning_rate_factor = self.config.learning_rate_factor(done)
 
     def to_world(self, actions: NDArray[np.float32]) -> NDArray[np.float32]:
         """Actions in the world's units."""
@@ -63,7 +69,9 @@ class BaseTeam:
         """The transitions that an update learns from."""
         config = self.config
         minibatches = 1 if config.minibatch == "shared" else self.spec.agents
-        return ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
+        batch = ring.sample(sampler, config.batch, rng, minibatches, config.n_step, config.discount)
+        self.normalisation.apply(batch)
+        return batch
 
     def rollout_arrays(self) -> list[NDArray]:
         """The policies that play: weight (C, in, out), bias (C, 1, out), weight, bias, …; see `network_numbers`."""
@@ -78,7 +86,7 @@ class BaseTeam:
         raise NotImplementedError
 
     def weights(self) -> Arrays:
-        """All networks' parameters by name, targets included."""
+        """All networks' parameters by name, targets included, and the statistics of its normalisation."""
         raise NotImplementedError
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:

@@ -56,6 +56,8 @@ class AlgorithmConfig:
     that default to None have the algorithm's own value, or do not apply to it."""
     learning_rate: Own[float] = OWN
     """Learning rate of Adam; also --lr."""
+    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate over the episodes of the run: constant, or decreasing to 0, linearly or as half a cosine."""
     discount: Own[float] = OWN
     """Discount factor; also --gamma."""
     tau: Own[float] = OWN
@@ -141,6 +143,11 @@ class ReplayConfig:
     """Replay capacity in transitions, all copies together."""
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
     """Data type of observations in the replay ring; 16 bits halve its size."""
+    normalize_observations: bool = False
+    """Normalise observations by the running mean and variance of each entry, clipped at ±10; agents of one kind have
+    the same."""
+    normalize_rewards: bool = False
+    """Divide rewards by the running standard deviation of the discounted return, clipped at ±10."""
     warmup: Own[int] = OWN
     """Samples before the first update; the updates due by then are done at once."""
     update_every: Own[int] = OWN
@@ -176,6 +183,13 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
     def critic_layers(self) -> tuple[int, ...]:
         """Units of each hidden layer of the critics."""
         return self.hidden if self.critic_hidden is None else self.critic_hidden
+
+    def learning_rate_factor(self, done: float) -> float:
+        """What its schedule multiplies the learning rate by when this share of the run is done."""
+        left = max(0.0, 1.0 - done)
+        return {"constant": 1.0, "linear": left, "cosine": math.sin(left * math.pi / 2) ** 2}[
+            self.learning_rate_schedule
+        ]
 
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting."""

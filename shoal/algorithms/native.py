@@ -89,7 +89,7 @@ class NativeTeam(BaseTeam):
 
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         spec, program = self.spec, self.algorithm.program
-        seen = np.ascontiguousarray(observation, program.dtype)
+        seen = np.ascontiguousarray(self.normalisation.observed(observation), program.dtype)
         if seen.ndim != 3 or seen.shape[1:] != (spec.agents, spec.observation_size):  # native code checks nothing
             raise ValueError(f"observations have shape {seen.shape}, not (E, {spec.agents}, {spec.observation_size})")
         copies = len(seen)
@@ -118,6 +118,7 @@ class NativeTeam(BaseTeam):
         self.runner.bind(dict(zip((algorithm.joint, algorithm.next_joint, algorithm.reward), arrays, strict=True)))
         self._take_outcomes(batch)
         self.counters[MOMENT] += 1
+        algorithm.program.values(algorithm.program.rate_factor)[0] = self.learning_rate_factor
         self.runner.run(self._update)
         losses = algorithm.program.values(algorithm.loss)
         if (divide := getattr(phase, "divide", None)) is not None:  # a clock: phases of different agents overlap
@@ -145,12 +146,13 @@ class NativeTeam(BaseTeam):
             f"{part}.{name}": array
             for part in self._parts
             for name, array in zip(self._names(part), self._read(part), strict=True)
-        }
+        } | self.normalisation.state()
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         check_weights(self.weights(), weights)
         for part in self._parts:
             self._write(part, [weights[f"{part}.{name}"] for name in self._names(part)])
+        self.normalisation.load_state(weights)
         self.runner.run(self._prepare, alone=True)
 
     def rollout_arrays(self) -> list[NDArray]:

@@ -69,6 +69,11 @@ class Team(BaseTeam):
         for name, adam in self.optimizers.items():
             adam.precision = precision.of(name, adam.parameters)
 
+    def progress(self, samples: int, done: float = 0.0) -> None:
+        super().progress(samples, done)
+        for adam in self.optimizers.values():
+            adam.learning_rate = self.config.learning_rate * self.learning_rate_factor
+
     @property
     def dense(self) -> bool:
         """Whether the critics' inputs are built whole for every agent instead of using their first layer again."""
@@ -122,7 +127,7 @@ class Team(BaseTeam):
     def act(self, observation: NDArray[np.float32], explore: bool = True) -> NDArray[np.float32]:
         actors = self.rollout_actors
         with threads_for(len(observation) * actors.weight_count):
-            head = actors(torch.from_numpy(observation).to(self.device).transpose(0, 1))
+            head = actors(torch.from_numpy(self.normalisation.observed(observation)).to(self.device).transpose(0, 1))
             if explore:
                 actions = actors.explore(head, self.rollout_noise, self.exploration)
             else:
@@ -130,7 +135,7 @@ class Team(BaseTeam):
             return actions.transpose(0, 1).contiguous().cpu().numpy()
 
     def weights(self) -> Arrays:
-        return to_arrays(self._named_parameters() | self.precision.state())
+        return to_arrays(self._named_parameters() | self.precision.state()) | self.normalisation.state()
 
     def _named_parameters(self) -> dict[str, Tensor]:
         return {
@@ -141,10 +146,11 @@ class Team(BaseTeam):
 
     def load_weights(self, weights: Mapping[str, NDArray]) -> None:
         own, given = self._named_parameters(), to_tensors(weights)
-        check_weights(to_arrays(own), weights)
+        check_weights(to_arrays(own) | self.normalisation.state(), weights)
         for name, parameter in own.items():
             parameter.copy_(given[name])
         self.precision.load_state(given)
+        self.normalisation.load_state(weights)
 
     def optimizer_state(self) -> Arrays:
         state = {

@@ -290,13 +290,16 @@ def clip_scale(like, gradient, size, limit):  # type: ignore[no-untyped-def]
 
 @operation(fastmath={"contract"})
 def adam(  # type: ignore[no-untyped-def]
-    like, moment, x: Changes, gradient: Changes, mean: Changes, square: Changes, size: Count, clip: Real, rate: Double
-):
-    """One step of Adam, the `moment`th, on `size` numbers; the gradient is clipped to the norm `clip`."""
+    like, moment, x: Changes, gradient: Changes, mean: Changes, square: Changes, factor: Reads, size: Count, clip: Real,
+    rate: Double,
+):  # fmt: skip
+    """One step of Adam, the `moment`th, on `size` numbers, at the learning rate times `factor`; the gradient is clipped
+    to the norm `clip`."""
     scale = clip_scale(like, gradient, size, clip)
     w, g, m, v = view(like, x, size), view(like, gradient, size), view(like, mean, size), view(like, square, size)
     root = number(like, 1.0 / (1.0 - 0.999**moment) ** 0.5)
-    pace, eps = number(like, rate / (1.0 - 0.9**moment)), number(like, 1e-8)
+    pace = number(like, rate * view(like, factor, 1)[0] / (1.0 - 0.9**moment))
+    eps = number(like, 1e-8)
     tenth, keep, take = number(like, 1.0 - 0.9), number(like, 0.999), number(like, 1.0 - 0.999)
     for k in range(size):
         d = g[k] * scale

@@ -124,7 +124,7 @@ class MASAC(MADDPG):
         program.subtract(Rows(self.loss + self.spec.agents + i, 1, 1), Rows(tail, 1, 1), Rows(tail + 3, 1, 1))
         if self.config.learn_entropy:
             places = (self.log_alpha + i, tail + 2, self.alpha_mean + i, self.alpha_square + i)
-            program.adam(*places, 1, 0.0, self.config.learning_rate)
+            program.adam(*places, program.rate_factor, 1, 0.0, self.config.learning_rate)
             program.exponential(self.alpha + i, self.log_alpha + i)
 
     # ---- policies ----------------------------------------------------------------------------------------------------

@@ -210,7 +210,7 @@ class Network:
         for first, size in self.shape.arrays() if config.clip_by == "variable" else [(0, self.shape.size)]:
             at = self.number * self.shape.size + first
             places = (self.stack.at + at, gradients + first, self.stack.mean + at, self.stack.square + at)
-            self.program.adam(*places, size, members * config.clip, config.learning_rate)
+            self.program.adam(*places, self.program.rate_factor, size, members * config.clip, config.learning_rate)
         self.transpose()
 
     def transpose(self) -> None:

@@ -57,6 +57,7 @@ class Program:
         self._scratch = self.own(0)
         self._scratch_used = 0
         self.ones = self.array(np.ones(1))
+        self.rate_factor = self.array(np.ones(1))  # of the learning rate
 
     # ---- memory ------------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class RunPolicy(TorchPolicy):
         self.trained_bits = config.qat_bits
         self.trained_agents = None if config.qat_agent is None else (config.qat_agent,)
         self.layer_names = tuple(f"actors.{number}" for number in range(len(actors.weights)))
+        normaliser = team.normalisation.normaliser
+        self.overhead = 0 if normaliser is None else normaliser.nbytes
         self._player = acting_team(team, config)
         self._noise = self._player.random_state()
 
@@ -88,7 +90,7 @@ class RunPolicy(TorchPolicy):
         self._player.load_random_state(self._noise)
 
     def head(self, network: Any, observation: Array) -> Tensor:
-        rows = torch.from_numpy(observation).to(self.team.device).transpose(0, 1)
+        rows = torch.from_numpy(self.team.normalisation.observed(observation)).to(self.team.device).transpose(0, 1)
         return network(rows).transpose(0, 1).cpu()
 
     def actions(self, head: Tensor) -> Array:

@@ -70,8 +70,8 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     exploration = Exploration(team.exploration, team.hard, team.kind == "values")
     of = tuple(network_numbers(spec, team.config.shared_actors).tolist())
     return Policy(
-        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration,
-        network_of=of if len(set(of)) < len(of) else (),
+        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, team.normalisation.normaliser, one_hot=one_hot,
+        exploration=exploration, network_of=of if len(set(of)) < len(of) else (),
     )  # fmt: skip
 
 

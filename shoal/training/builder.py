@@ -18,6 +18,7 @@ from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
+from shoal.replay.normalisation import Normalisation
 from shoal.replay.ring import PARALLEL_BYTES
 from shoal.runs.checkpoint import RingStore
 from shoal.training.collector import Collecting, Rows
@@ -108,10 +109,16 @@ def compile_loops(config: TrainConfig) -> None:
     spec = twin.spec
     sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
     ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
-    ring.begin(twin.reset())
+    statistics = Normalisation(spec, config.normalize_observations, config.normalize_rewards, config.discount)
+    first = twin.reset()
+    ring.begin(first)
+    statistics.begin(first)
     actions = np.zeros((1, spec.agents, spec.action_size), np.float32)
     for _ in range(sampler.needs):
-        ring.add(actions, twin.step(actions))
+        step = twin.step(actions)
+        ring.add(actions, step)
+        statistics.add(step)
+    statistics.observed(first)
     large = PARALLEL_BYTES // ring.layout.sample_bytes + 1  # small batches are gathered by one thread, others by all
     for rows in (1, min(large, config.batch)):
         ring.sample(sampler, rows, np.random.default_rng(0), n_step=config.n_step)

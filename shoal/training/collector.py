@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shoal.envs.base import Array, Step, VectorEnv
 from shoal.errors import Diverged
+from shoal.replay.normalisation import Normalisation
 from shoal.training.returns import Episode, ReturnTracker
 
 
@@ -74,10 +75,11 @@ class Collecting:
 class Collector(Collecting):
     """Plays all copies of a world in this process, a step of every copy at a time."""
 
-    def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows) -> None:
+    def __init__(self, env: VectorEnv, actor: BehaviourPolicy, rows: Rows, normalisation: Normalisation) -> None:
         super().__init__(env)
-        self.actor, self.rows = actor, rows
+        self.actor, self.rows, self.normalisation = actor, rows, normalisation
         rows.begin(self.observation)
+        normalisation.begin(self.observation)
         self.returns = ReturnTracker(env.spec, env.episode_step == 0)
 
     def step(self, phase: Callable[[str], None]) -> list[Episode]:
@@ -91,6 +93,7 @@ class Collector(Collecting):
         if not self.env.spec.fixed_length:
             actions = actions * step.alive[..., None]  # agents that have left act zeros
         self.rows.add(actions, step)
+        self.normalisation.add(step)
         phase("other")
         ended = self.returns.add(step)
         self.episodes += len(ended)
@@ -105,9 +108,11 @@ class Collector(Collecting):
     def state(self) -> tuple[dict[str, NDArray], dict[str, Any]]:
         """Also the last observation, and the rewards so far of the episodes under way."""
         sums = {f"returns.{name}": array for name, array in self.returns.state().items()}
-        return {"observation": self.observation, **sums}, super().state()[1]
+        arrays = {"observation": self.observation, **sums, **self.normalisation.rollout_state()}
+        return arrays, super().state()[1]
 
     def load_state(self, arrays: dict[str, NDArray], counters: dict[str, Any]) -> None:
         super().load_state(arrays, counters)
         self.observation = arrays["observation"]
         self.returns.load_state({name: arrays[f"returns.{name}"] for name in self.returns.state()})
+        self.normalisation.load_rollout_state(arrays)

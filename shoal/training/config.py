@@ -326,6 +326,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError("`actors` and `env_workers` cannot be used together: actors are such processes already.")
         if self.qat_bits is not None:
             raise UserError("`actors` and `qat_bits` cannot be used together: actors quantize by themselves.")
+        for name in ("normalize_observations", "normalize_rewards"):
+            if getattr(self, name):
+                raise UserError(
+                    f"`actors` and `{name}` cannot be used together: statistics are of what one process collects."
+                )
 
     def _check_pace(self, samples_per_insert: float) -> None:
         """Refuse a pace that differs from that of the updates."""
@@ -363,6 +368,9 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             "`entities=distance`": self.entities == "distance",
             f"`share={self.share}`": self.share != "none",
             "`layer_norm`": self.layer_norm,
+            "`normalize_observations`": self.normalize_observations,
+            "`normalize_rewards`": self.normalize_rewards,
+            f"`learning_rate_schedule={self.learning_rate_schedule}`": self.learning_rate_schedule != "constant",
             "`qat_bits`": self.qat_bits is not None,
             "`scheme`": self.scheme is not None,
             "`actors`": self.actors > 0,

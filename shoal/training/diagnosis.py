@@ -8,6 +8,7 @@ J joint, H hidden units.
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,7 +58,7 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
     step = _gathered(team, ring, which, config.n_step)
     rest = _gathered(team, ring, which, 1 + int(min(max(longest, config.n_step), LONGEST)))
 
-    policy = from_team(team, one_agent=True)
+    policy = replace(from_team(team, one_agent=True), normaliser=None)  # the rows are normalised already
     seen = np.concatenate([step.seen, step.seen_after, rest.seen_after])
     outputs = policy.network().outputs(seen, np.float32)  # (3B, N, U)
     here, after = outputs[:ROWS], outputs[ROWS:]
@@ -110,6 +111,7 @@ def _gathered(team: BaseTeam, ring: Ring, which: tuple[Indices, Indices], n_step
     """The returns of up to so many steps of these copies and transitions (1, B)."""
     spec, agents = team.spec, team.spec.agents
     batch = ring.gather(*which, n_step, team.config.discount)
+    team.normalisation.apply(batch)
     outcomes, seen = outcomes_of(batch, spec, team.config.discount), agents * spec.observation_size
     after, weight = outcomes.next_alive, outcomes.weight
     return Recent(

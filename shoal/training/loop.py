@@ -71,7 +71,9 @@ class Training:
         self.config, self.note = parts.config, parts.note
         self.threads = use_threads(self.config, parts.env.spec)
         self.learner = parts.learner or Learner(parts)
-        self.collector: Collecting = parts.collector or Collector(parts.env, parts.team, parts.ring)
+        self.collector: Collecting = parts.collector or Collector(
+            parts.env, parts.team, parts.ring, parts.team.normalisation
+        )
         self.env, self.ring = parts.env, parts.ring
         self.total = self.config.episodes
         self.clock = PhaseClock()
@@ -117,9 +119,13 @@ class Training:
         ended = self.collector.step(self.clock)
         self.fresh += ended
         self.last.extend(ended)
-        self.learner.team.progress(self.samples)
+        self.progress()
         self.learner.precision.progress(self.episodes / self.config.episodes)
         return ended
+
+    def progress(self) -> None:
+        """Advance the team's schedules."""
+        self.team.progress(self.samples, self.episodes / self.config.episodes)
 
     def update(self) -> None:
         """Update all agents once."""

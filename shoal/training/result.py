@@ -174,6 +174,9 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
+    schedule = {}
+    if training.config.learning_rate_schedule != "constant":
+        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_factor
     return {
         **line,
         "seconds": seconds,
@@ -185,6 +188,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
             if due and isinstance(ring, Ring)
             else {}
         ),
+        **schedule,
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},

@@ -65,7 +65,7 @@ def restore(training: "Training", checkpoint: Checkpoint) -> int:
     training.learner.load_state(arrays, meta)
     training.fresh = array_episodes(arrays["fresh"], training.env.spec)
     training.last.extend(array_episodes(arrays["last"], training.env.spec))
-    training.learner.team.progress(training.samples)
+    training.progress()
     training.logged, training.saved, training.log_mark = meta["logged"], training.episodes, LogMark(*meta["log"])
     training.milestones.passed = meta.get("milestones", meta["episodes"])  # older checkpoints have none
     training.stopped = None if training.config.extends(checkpoint) else meta.get("stopped")

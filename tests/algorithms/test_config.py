@@ -63,6 +63,11 @@ def test_target_period_and_soft_updates(given, tau, period):
         ({"critic_hidden": ()}, "`critic_hidden` is"),
         ({"implementation": "reference", "algorithm": "dqn"}, "`algorithm=dqn` needs `implementation=engine`"),
         ({"implementation": "reference", "n_step": 3}, "`n_step` needs `implementation=engine`"),
+        ({"implementation": "reference", "normalize_rewards": True}, "`normalize_rewards` needs `implementation"),
+        ({"implementation": "reference", "learning_rate_schedule": "linear"}, "`learning_rate_schedule=linear` needs"),
+        ({"learning_rate_schedule": "step"}, "`learning_rate_schedule` 'step' is not known"),
+        ({"actors": 2, "normalize_observations": True}, "`actors` and `normalize_observations` cannot be used togeth"),
+        ({"actors": 2, "normalize_rewards": True}, "`actors` and `normalize_rewards` cannot be used together"),
     ],
     ids=str,
 )

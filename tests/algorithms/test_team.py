@@ -11,6 +11,7 @@ from shoal.algorithms.base import team_bytes
 from shoal.envs import make_env
 from shoal.errors import UserError
 from shoal.replay import Neighbor, Ring, Uniform
+from shoal.training.builder import build_parts
 from shoal.training.config import TrainConfig
 from shoal.training.loop import Training
 from tests.toys import Toy
@@ -131,3 +132,54 @@ def test_memory_of_a_team_is_checked(algorithm, monkeypatch):
     monkeypatch.setattr("shoal.networks.layout.xavier", lambda *_: pytest.fail("a layer was built"))
     with pytest.raises(UserError, match=r"4 agents with hidden layers of 50,000 × 50,000 units needs \d+ GB"):
         make_team(spec, dataclasses.replace(config, hidden=(50_000, 50_000)), 0, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "maddpg", "n_step": 3},
+        {"algorithm": "masac", "minibatch": "independent"},
+        {"algorithm": "d4pg", "update": "torch"},
+        {"algorithm": "dqn", "update": "torch"},
+    ],
+    ids=str,
+)
+def test_normalising_team_learns_and_plays_as_another_on_normalised_values(options):
+    settings = {"hidden": (16,), "batch": 32, "agents": 2, "update": "native", "learning_rate": 0.01, **options}
+    plain = build_parts(TrainConfig(**settings))
+    parts = build_parts(TrainConfig(**settings, normalize_observations=True, normalize_rewards=True))
+    first, rng = parts.env.reset(), np.random.default_rng(0)
+    played, norm = [], parts.team.normalisation
+    norm.begin(first)
+    for _ in range(40):
+        actions = rng.random((25, 2, 5), np.float32)
+        played.append((actions, parts.env.step(actions)))
+        norm.add(played[-1][1])
+    deviation = np.sqrt(norm.moments["rewards"].var.item())
+    for ring, seen, scale in ((parts.ring, np.asarray, 1), (plain.ring, norm.observed, deviation)):
+        ring.begin(seen(first))
+        for actions, step in played:
+            observed = {name: seen(getattr(step, name)) for name in ("observation", "final_observation")}
+            ring.add(actions, step._replace(reward=step.reward / scale, **observed))
+    for each in (parts, plain):
+        for _ in range(3):
+            each.team.update(each.ring, each.sampler, np.random.default_rng(1), lambda phase: None)
+    weights = parts.team.weights()
+    for name, array in plain.team.weights().items():
+        np.testing.assert_allclose(weights[name], array, atol=1e-4, err_msg=name)
+    assert {name.split(".")[0] for name in weights.keys() - plain.team.weights().keys()} == {"statistics"}
+    seen = played[-1][1].observation
+    plain.team.load_weights(weights)
+    np.testing.assert_allclose(
+        parts.team.act(seen, explore=False), plain.team.act(norm.observed(seen), explore=False), atol=1e-5
+    )
+
+
+def test_learning_rate_schedules():
+    """At the start, after a quarter of the run, at its end, and where copies ended a few episodes more."""
+    for name, expected in (("constant", [1, 1, 1, 1]), ("linear", [1, 0.75, 0, 0])):
+        config = LearnConfig(learning_rate_schedule=name)
+        assert [config.learning_rate_factor(done) for done in (0, 0.25, 1, 1.1)] == expected
+    cosine = LearnConfig(learning_rate_schedule="cosine")
+    for done in (0, 0.25, 0.5, 1):
+        assert cosine.learning_rate_factor(done) == pytest.approx((1 + np.cos(np.pi * done)) / 2)

@@ -80,6 +80,8 @@ def agree(spec, config, precision=np.float64, tolerance=1e-9, updates=5, threads
     rng = np.random.default_rng(3)
     m = 1 if config.minibatch == "shared" else spec.agents
     for update in range(updates):
+        for team in (torch_team, native_team):
+            team.progress(0, update / updates)
         batch = rows_of(make_batch(rng, spec, m, precision), rng, several)
         torch_team.noise = native_noise(native_team, batch, precision)
         copy = type(batch)(*(array.copy() for array in batch))
@@ -135,6 +137,8 @@ ALSO = [
     {"tau": 0.5, "target_period": 3},
     {"share": "all", "hidden": (33, 7), "clip_by": "network"},
     {"share": "all", "hidden": (20,), "n_step": 1},
+    {"learning_rate_schedule": "linear", "algorithm": "masac", "learn_entropy": True},
+    {"learning_rate_schedule": "cosine"},
     {"share": "all", "critic": "pooled", "hidden": (33, 7), "clip_by": "network"},
     {"critic": "pooled", "critic_hidden": (40, 17, 9), "first_layer": "dense"},
 ]

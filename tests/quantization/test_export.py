@@ -221,6 +221,27 @@ def test_qat_policy_is_exported_as_trained(tmp_path, bits):
         export_policy(boxes, tmp_path / "p.onnx", precision, states, outputs, tolerance=1e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"qat_bits": 8, "quant_delay": 0.5}], ids=str)
+def test_normalising_team_is_exported_with_its_statistics(tmp_path, options):
+    folder = tmp_path / "run"
+    train(replace(SMALL, out=str(folder), normalize_observations=True, rules="openai", snapshots=1, **options))
+    trained = load_run(folder, {}, False, print)
+    states, _ = trained.states()
+    outputs, policy = trained.outputs(states).numpy(), trained.portable()
+    assert trained.overhead == policy.normaliser.nbytes and policy.normaliser.var.min() > 0
+    raw = replace(policy, normaliser=None).outputs(states, np.float32, False)
+    exact = policy.outputs(states, np.float32, bool(options))
+    assert np.abs(exact - outputs).max() < (0.01 * np.ptp(outputs) if options else 1e-5) < np.abs(raw - exact).max()
+    boxes = replace(policy, head=Head("box", "none"))
+    for precision in ("float32", "int8"):
+        export_policy(boxes, tmp_path / "p.onnx", precision, states, outputs, tolerance=0.05)
+        assert np.abs(PolicyFile(tmp_path / "p.onnx").act(states) - outputs).mean() < 0.05 * np.ptp(outputs)
+    (saved,) = (folder / "snapshots").iterdir()
+    early = load_run(folder, {}, False, print, str(int(saved.stem)))
+    assert early.portable().normaliser.mean.tobytes() == policy.normaliser.mean.tobytes()
+    assert np.array_equal(early.respond(states[:, :], True), trained.respond(states, True))
+
+
 def test_team_with_one_quantized_agent_needs_one_file_per_agent(tmp_path):
     spec = choice_spec()
     team = make_team(spec, SMALL, 3, torch.device("cpu"))

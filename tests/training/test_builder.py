@@ -62,7 +62,7 @@ def test_every_implementation_builds_the_same_kinds_of_parts(name):
     copies, ring, sampler = KINDS[name]
     assert parts.env.copies == parts.config.copies == copies
     assert isinstance(parts.ring, ring) and isinstance(parts.sampler, sampler)
-    collector, learner = Collector(parts.env, parts.team, parts.ring), Learner(parts)
+    collector, learner = Collector(parts.env, parts.team, parts.ring, parts.team.normalisation), Learner(parts)
     while learner.updates < 2:
         if learner.owes_update(collector.samples):
             learner.update(lambda phase: None)

@@ -9,6 +9,7 @@ import pytest
 from shoal.envs import make_env
 from shoal.errors import Diverged
 from shoal.replay import Ring
+from shoal.replay.normalisation import Normalisation
 from shoal.training.collector import Collector
 
 
@@ -40,7 +41,7 @@ class Chunk:
 
 def collecting(rows, seed=0):
     env = make_env("cooperative-navigation", 2, copies=3, seed=seed, episode_length=5, stagger=True)
-    return Collector(env, Constant(env.spec), rows)
+    return Collector(env, Constant(env.spec), rows, Normalisation(env.spec, False, False, 1.0))
 
 
 def test_collector_counts_episodes_samples_and_phases():

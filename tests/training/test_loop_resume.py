@@ -157,6 +157,9 @@ SMALL = {
 }  # fmt: skip
 
 
+NORMALISED = {"normalize_observations": True, "normalize_rewards": True, "learning_rate_schedule": "cosine"}
+
+
 def crashed_run(run, until, **options):
     with pytest.raises(Crash):
         train(TrainConfig(**{**SMALL, **options}, out=str(run)), observer=Witness(until))
@@ -228,7 +231,7 @@ def test_killed_between_the_last_episode_and_the_result(calm, tmp_path):
     "options",
     [
         {"algorithm": "masac", "sampler": "neighbor", "storage": "float16", "learn_entropy": True},
-        {"env": "predator-prey", "prey": "learned", "minibatch": "independent", "copies": 7},
+        {"env": "predator-prey", "prey": "learned", "minibatch": "independent", "copies": 7} | NORMALISED,
         {"env": "predator-prey", "prey": "facmac", "rules": "openai", "variant": "tf2", "algorithm": "masac"},
         {"env": "pettingzoo:mpe2.simple_speaker_listener_v4", "episode_length": 20, "copies": 3},
         {"env": "gym:Pendulum-v1", "episode_length": 20, "copies": 3},

@@ -23,6 +23,7 @@ SMALL = {
     "warmup": 400, "batch": 32, "hidden": (8,), "update_every": 20, "checkpoint_every": 30, "log_every": 20,
     "evaluate_episodes": 0, "tensorboard": False, "threads": 1, "evaluate_every": 40, "evaluate_during": 3,
 }  # fmt: skip
+NORMALISED = {"normalize_observations": True, "normalize_rewards": True}
 
 
 def newest(run, part="weights"):
@@ -43,7 +44,8 @@ def logged(run):
         {"capacity": 1500},  # a ring that is overwritten before and after the extension
         {"algorithm": "masac", "sampler": "neighbor", "update": "torch", "env": "predator-prey"},
         {"algorithm": "dqn", "env": "gym:CartPole-v1", "copies": 3},
-        {"share": "all", "critic": "pooled", "hidden": (16, 12), "env": "predator-prey", "prey": "learned"},
+        {"share": "all", "critic": "pooled", "hidden": (16, 12), "env": "predator-prey", "prey": "learned"}
+        | NORMALISED,
         {"implementation": "reference", "capacity": 300, "warmup": 100, "log_every": 10, "half": 10},
     ],
     ids=str,
