@@ -102,6 +102,14 @@ class Policy(AgentSizes):
     metadata: Mapping[str, Any] = field(default_factory=dict)
     exploration: Exploration | None = None
     """How it explores in training; None: unknown."""
+    choices: tuple[tuple[int, ...], ...] = ()
+    """Sizes of each agent's choices, where some agent has several or a box besides: see `EnvSpec`."""
+    masked: bool = False
+    """Observations begin with action masks: see `EnvSpec`."""
+
+    @property
+    def discrete(self) -> bool:
+        return self.head.discrete
 
     @property
     def parameters(self) -> int:
@@ -115,13 +123,7 @@ class Policy(AgentSizes):
     @cached_property
     def mask(self) -> Array:
         """(N, A): 0 where an agent has the choice, a large negative number where it is padding."""
-        real = np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
-        return np.where(real, np.float32(0), np.float32(MASKED))
-
-    @property
-    def padded(self) -> bool:
-        """Whether any agent has padded actions."""
-        return len(set(self.action_sizes)) > 1
+        return np.where(self.action_mask, np.float32(0), np.float32(MASKED))
 
     @property
     def linear_only(self) -> bool:
@@ -143,7 +145,8 @@ class Policy(AgentSizes):
         """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
         seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
         outputs = (self.layers[-1].outputs,) * self.agents
-        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
+        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0, masked=False,
+                       choices=())  # fmt: skip
 
     def of_agent(self, agent: int) -> "Policy":
         """One agent's policy alone, without padding."""
@@ -193,11 +196,25 @@ class Policy(AgentSizes):
     def outputs(
         self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64, quantized: bool = True
     ) -> NDArray[Any]:
-        """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids."""
+        """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids.
+
+        Those of choices that masks forbid are as low as padding.
+        """
         x = self.network_input(observation, dtype)
         for layer in self.layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
-        return x.transpose(1, 0, 2)
+        return self.obeying(x.transpose(1, 0, 2), observation)
+
+    def obeying(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
+        """Outputs (B, N, U) in which those of choices that the masks forbid are as low as padding."""
+        if not self.masked:
+            return outputs
+        forbidden = self.chosen & ~self.legal(observation)
+        return np.where(
+            np.pad(forbidden, ((0, 0), (0, 0), (0, outputs.shape[-1] - self.action_size))),
+            outputs.dtype.type(MASKED),
+            outputs,
+        )
 
     def inputs_of_layers(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float32) -> list[NDArray[Any]]:
         """The input of each layer, (N, B, …), for calibration."""

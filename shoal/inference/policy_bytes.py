@@ -103,9 +103,8 @@ def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
     if is_dataclass(choices[0]):
         kind = {choice.__name__: choice for choice in choices}[value["type"]]
         hints = get_type_hints(kind)
-        if value.keys() != {"type", *hints}:
-            raise KeyError(kind.__name__)
-        return kind(**{name: _put_together(hints[name], value[name], arrays) for name in hints})
+        named = {name: part for name, part in value.items() if name != "type"}  # earlier versions had fewer
+        return kind(**{name: _put_together(hints[name], part, arrays) for name, part in named.items()})
     (hint,) = choices
     origin, inside = get_origin(hint), get_args(hint)
     if origin is np.ndarray and arrays[value].dtype != np.float32:

@@ -24,7 +24,7 @@ from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, Facts, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
-from shoal.inference.policy import Draws, Exploration, Head, Policy
+from shoal.inference.policy import MASKED, Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
 from shoal.system.files import write_whole
 from shoal.system.processors import has_vnni
@@ -68,8 +68,9 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     seen = (1,) * spec.agents if one_hot else spec.observation_sizes
     exploration = Exploration(team.exploration, team.hard, team.kind == "values")
     return Policy(
-        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration
-    )
+        tuple(layers), head, seen, spec.action_sizes, spec.agent_names, one_hot=one_hot, exploration=exploration,
+        choices=spec.choices, masked=spec.masked,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,8 @@ def refuse_other_network(policy: Policy, job: Job) -> None:
     if not np.isfinite(job.outputs).all():
         raise UserError("The original policy outputs NaN or infinity for a state that it visits: it is not exported.")
     expected = job.outputs[:FEW, :, : policy.action_size]
-    outputs = policy.outputs(job.states[:FEW], np.float32)
+    legal = expected > MASKED / 2
+    expected, outputs = expected[legal], policy.outputs(job.states[:FEW], np.float32)[legal]
     wrong = np.abs(outputs - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
@@ -314,8 +316,8 @@ def _errors(
     outputs = outputs[..., : policy.action_size].astype(np.float64)
     if policy.head.kind == "categorical":
         outputs = outputs - np.log(-np.log(noise.astype(np.float64)))
-    lowest = np.where(policy.mask == 0, outputs, np.inf).min(-1)
     outputs = outputs + policy.mask
+    lowest = np.where(outputs > MASKED / 2, outputs, np.inf).min(-1)
     best = outputs.max(-1)
     chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
     spread = best - lowest

@@ -83,7 +83,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     passed = spec.agents * (2 * sum(config.hidden) + spec.observation_size + 8 * spec.action_size)  # actors, one row
     seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
     act = config.copies * (passed + seen)
-    if config.update != "torch" and config.why_torch() is None:
+    if config.update != "torch" and config.why_torch(spec) is None:
         copies = SAVED + copies_of_weights(spec, config, native_threads(config))
         learn = native_rows(config, spec)
     else:

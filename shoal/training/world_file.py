@@ -62,6 +62,7 @@ def _spec(fields: Any) -> EnvSpec:
     }
     if "figures" in values:  # what earlier versions called it
         values["metrics"] = values.pop("figures")
+    values["choices"] = tuple(map(tuple, values.get("choices", ())))
     values |= {name: None if fields[name] is None else np.array(fields[name], np.float32) for name in BOUNDS}
     spec = EnvSpec(**values)
     sizes = (*spec.observation_sizes, *spec.action_sizes)
@@ -70,6 +71,8 @@ def _spec(fields: Any) -> EnvSpec:
     typed += [(name, str) for name in (*spec.agent_names, *spec.agent_groups, *spec.metrics)]
     if any(type(value) is not kind for value, kind in typed):
         raise ValueError("a value has the wrong type")
+    if spec.choices and any(sum(own) > size for own, size in zip(spec.choices, spec.action_sizes, strict=True)):
+        raise ValueError("its choices are wrong")
     if not 0 < spec.agents == len(spec.observation_sizes) == len(spec.action_sizes) or min(sizes) < 1:
         raise ValueError("its sizes are wrong")
     for bound in (spec.action_low, spec.action_high):
