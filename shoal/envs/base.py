@@ -80,10 +80,10 @@ class AgentSizes:
             chosen[i, block] = True
         return chosen
 
-    def legal(self, observation: NDArray[np.floating] | None) -> Bools:
-        """(E, N, A), or (N, A): True where an entry is of a choice that the mask in the observation does not forbid."""
-        if not self.masked or observation is None:
-            return self.chosen
+    def legal(self, observation: NDArray[np.floating]) -> Bools:
+        """(E, N, A) for observations (E, N, O): True where an entry is of a choice that the mask does not forbid."""
+        if not self.masked:
+            return np.broadcast_to(self.chosen, (len(observation), *self.chosen.shape))
         return np.asarray((observation[..., : self.action_size] > 0) & self.chosen)
 
 
@@ -276,7 +276,7 @@ def random_actions(
 ) -> Array:
     """(E, N, A) uniformly random actions: one-hot choices that are legal on this observation, or points of the box."""
     shape = (copies, spec.agents, spec.action_size)
-    legal = np.broadcast_to(spec.legal(observation), shape)
+    legal = np.broadcast_to(spec.chosen, shape) if observation is None else spec.legal(observation)
     if spec.discrete and not spec.choices:
         return _any_of(legal, rng)
     actions = np.zeros(shape, np.float32)

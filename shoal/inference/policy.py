@@ -7,6 +7,7 @@ Shape letters: B batch rows, N agents, O observation, A action, I inputs of a la
 """
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -284,6 +285,12 @@ def _check(policy: Policy) -> None:
         raise UserError(f"The policy has {counted(n, 'agent')}, but sizes of {seen} and {acted}.")
     if min(*policy.observation_sizes, *policy.action_sizes) < 1:
         raise UserError("The policy has an agent without observation or action.")
+    if policy.masked and any(map(operator.le, policy.observation_sizes, policy.action_sizes)):
+        raise UserError("The policy's observations have no room for their action masks.")
+    if policy.choices:
+        negative = any(size < 1 for own in policy.choices for size in own)
+        if negative or len(policy.choices) != n or any(map(operator.gt, map(sum, policy.choices), policy.action_sizes)):
+            raise UserError("The policy's choices do not fit its actions.")
     if not isinstance(policy.layers[-1], Linear):
         raise UserError("The policy's last layer is a convolution, but must be linear.")
     if not policy.linear_only and (n != 1 or policy.image is None):
