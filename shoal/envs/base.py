@@ -152,14 +152,9 @@ class EnvSpec(AgentSizes):
     def kinds(self) -> tuple[int, ...]:
         """Each agent's kind, counted from 0: agents of one group with the same observations and actions are alike."""
         bounds = [ends for ends in (self.action_low, self.action_high) if ends is not None]
+        sizes = [self.observation_sizes, self.action_sizes, *([self.choices] if self.choices else [])]
         each = [
-            (
-                group,
-                self.observation_sizes[i],
-                self.action_sizes[i],
-                self.choices[i : i + 1],
-                *(ends[i].tobytes() for ends in bounds),
-            )
+            (group, *(own[i] for own in sizes), *(ends[i].tobytes() for ends in bounds))
             for i, group in sorted((i, group) for group, agents in self.groups.items() for i in agents)
         ]
         return tuple(list(dict.fromkeys(each)).index(kind) for kind in each)

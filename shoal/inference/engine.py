@@ -134,7 +134,15 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
         (layer.weight.shape, layer.activation, (layer.stride, layer.padding) if isinstance(layer, Conv2d) else ())
         for layer in policy.layers
     ]
-    return layers, policy.head.kind, policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
+    return (
+        layers,
+        policy.head.kind,
+        policy.observation_sizes,
+        policy.action_sizes,
+        policy.one_hot,
+        policy.image,
+        policy.masked,
+    )
 
 
 def besides_weights(policy: Policy) -> tuple[Any, ...]:
@@ -158,6 +166,8 @@ def make_engine(
     check_range("threads", threads, 1, 1024)
     check_range("batch", batch, 1, 2**20)
     policy.check()
+    if policy.choices:
+        raise UserError("Engines play one choice or a box per agent, but the policy has several choices, or both.")
     wanted = [kind for kind in KINDS if name in ("auto", kind[0]) and precision in ("auto", kind[1])]
     if not wanted:
         raise UserError(f"The engine '{name}' does not support the precision '{precision}'; the onnx engine does.")

@@ -4,12 +4,11 @@ Columns from `size` on are padding, and stay zero.
 Shape letters: A action.
 """
 
-from shoal.inference.policy import MASKED
 from shoal.native.arithmetic import exp, log, normal, number, softplus, tanh, uniform
 from shoal.native.machine import view
 from shoal.native.operations import Changes, Count, Reads, Real, Stream, Writes, operation
 
-LEAST = MASKED / 2  # logits of legal choices are above it
+LEAST = -5e8  # logits of legal choices are above it, those of others at MASKED
 
 # ---- choices --------------------------------------------------------------------------------------------------------
 

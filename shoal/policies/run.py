@@ -26,6 +26,7 @@ from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
 from shoal.training.precision import QatPrecision
 from shoal.training.saved_team import acting_team, load_team
+from shoal.training.world_file import check_masks
 
 COPIES, STEPS = 16, 128  # copies of the world in which states are collected, with exploration noise
 
@@ -73,14 +74,15 @@ class RunPolicy(TorchPolicy):
         return actors
 
     def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
-        seen, trained = (
+        offered, trained = (
             (world.observation_sizes, world.action_sizes, world.each_choice) for world in (spec, self.spec)
         )
-        if seen != trained:
+        if offered != trained:
             raise UserError(
                 f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run "
                 f"{_sizes(self.spec)}."
             )
+        check_masks(self.spec, spec, self.folder)
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
 from shoal.runs import disk
 from shoal.runs.signature import is_signed, sign
 from shoal.training.config import TrainConfig
@@ -42,6 +43,15 @@ def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) 
     except (disk.Damaged, OSError, ValueError, KeyError, TypeError) as error:
         warn(f"'{folder / WORLD}' is damaged: {error}; the world itself is asked instead.")
         return None
+
+
+def check_masks(trained: EnvSpec, spec: EnvSpec, folder: Path) -> None:
+    """Refuse a run that was trained before action masks in Dict observations were obeyed, which has them elsewhere."""
+    if trained.masked != spec.masked:
+        raise UserError(
+            f"The run in '{folder}' is from an earlier version of Shoal, which did not obey the action masks of "
+            f"{spec.name}; train it again."
+        )
 
 
 def needs_trust(config: TrainConfig, folder: Path) -> bool:

@@ -1,6 +1,8 @@
 """A run from beginning to end: what it writes, that it learns, and that its counters are true."""
 
+import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from shoal.algorithms import MADDPG
 from shoal.errors import Diverged, UserError
 from shoal.training.clock import PHASES
 from shoal.training.loop import Training
+from shoal.training.world_file import WORLD, world_json
 
 SMALL = {
     "warmup": 400, "batch": 64, "hidden": (16, 16), "checkpoint_every": 40, "log_every": 20, "evaluate_episodes": 20,
@@ -175,3 +178,12 @@ def test_forbidden_choices_are_never_played(tmp_path, algorithm, options):
             policy.export(str(tmp_path / "policy.onnx"))
         with pytest.raises(UserError, match="are not one choice per agent"):
             policy.act(np.zeros(policy.observation_size * 2).reshape(2, -1), as_choices=True)
+    if algorithm == "dqn":  # a run from before masks were obeyed
+        spec = dataclasses.replace(policy.spec, masked=False)
+        (tmp_path / "run" / WORLD).write_text(world_json(policy.config, spec, tmp_path / "run"))
+        again = TrainConfig(out=str(tmp_path / "run"), episodes=60)
+        for wrong in (load(tmp_path / "run").make_env, partial(train, again, resume=True, trust=True)):
+            with pytest.raises(
+                UserError, match="from an earlier version of Shoal, which did not obey the action masks"
+            ):
+                wrong()
