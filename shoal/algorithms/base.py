@@ -139,10 +139,11 @@ def own_columns(columns: NDArray) -> NDArray:
 
 
 def check_choices(spec: EnvSpec, algorithm: str) -> None:
-    """Refuse boxes to DQN."""
-    if algorithm == "dqn" and not spec.discrete:
+    """Refuse boxes, and several choices at a time, to DQN."""
+    if algorithm == "dqn" and (not spec.discrete or spec.choices):
+        actions = "several choices at a time" if spec.discrete else "choices and boxes" if spec.mixed else "boxes"
         raise UserError(
-            f"`algorithm=dqn` picks one of several choices, but the actions of {spec.name} are boxes; "
+            f"`algorithm=dqn` picks one of several choices, but the actions of {spec.name} are {actions}; "
             "choose d4pg, maddpg or masac."
         )
 
@@ -160,15 +161,18 @@ def check_weights(expected: Mapping[str, NDArray], given: Mapping[str, NDArray])
 
 
 def target_entropies(spec: EnvSpec, config: LearnConfig) -> list[float]:
-    """The entropy that each agent's learned temperature aims at: half of the largest, or minus the size of a box."""
+    """The entropy that each agent's learned temperature aims at: half of the largest, minus the size of a box."""
     asked = config.target_entropy
+    sizes = [[block.stop - block.start for agent, block in spec.each_choice if agent == i] for i in range(spec.agents)]
+    boxes = [size - sum(own) for size, own in zip(spec.action_sizes, sizes, strict=True)]
+    largest = [sum(map(math.log, own)) for own in sizes]  # of choices
     if asked is None:
-        return [0.5 * math.log(size) if spec.discrete else -float(size) for size in spec.action_sizes]
-    for size in spec.action_sizes:
-        if spec.discrete and asked >= (largest := math.log(size)):
+        return [0.5 * most - float(box) for most, box in zip(largest, boxes, strict=True)]
+    for most, box, own in zip(largest, boxes, sizes, strict=True):
+        if not box and asked >= most:
             raise UserError(
-                f"`target_entropy` is {asked}, but the largest possible is {largest:.3f}, "
-                f"of {counted(size, 'choice')}: the temperature would grow without end."
+                f"`target_entropy` is {asked}, but the largest possible is {most:.3f}, "
+                f"of {counted(math.prod(own), 'choice')}: the temperature would grow without end."
             )
     return [asked] * spec.agents
 

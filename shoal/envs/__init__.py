@@ -37,6 +37,7 @@ def make_env(
     prey_scale: float | None = None,
     entities: str = "index",
     options: dict[str, Any] | None = None,
+    masks: bool = False,
     workers: int = 1,
 ) -> VectorEnv:
     """Copies of the world called `name`.
@@ -59,6 +60,8 @@ def make_env(
         entities: particle worlds: order in which an agent sees landmarks, other agents and prey: by `index`, or
             by `distance`, nearest first.
         options: adapters: keyword arguments of the environment's constructor.
+        masks: adapters: infos have an `action_mask`, as `info["action_mask"]` in Gymnasium; masks in Dict observations
+            count without it.
         workers: adapters: number of processes that share the copies, for slow environments; 1: this process. Results
             are the same with any number.
 
@@ -71,7 +74,7 @@ COMMON_SETTINGS = ("name", "agents", "copies", "seed", "episode_length", "stagge
 OWN_SETTINGS = {
     "cooperative-navigation": ("rules", "entities", "landmarks"),
     "predator-prey": ("rules", "entities", "prey", "prey_count", "obstacles", "prey_scale"),
-    "adapters": ("options", "workers"),
+    "adapters": ("options", "masks", "workers"),
 }
 """Settings that not every world has."""
 

@@ -51,6 +51,7 @@ def make_copies(
     options: Mapping[str, Any] | None = None,
     first: int = 0,
     total: int | None = None,
+    masks: bool = False,
 ) -> ParallelCopies:
     """Copies of a third-party environment; a single-agent one is a team of one agent called "agent".
 
@@ -67,7 +68,7 @@ def make_copies(
     if own_limit is not None and own_limit < 1:
         raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
     limits = [limit for limit in (episode_length, own_limit) if limit is not None]
-    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger, first, total)
+    return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger, first, total, masks)
 
 
 class Solo:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -21,12 +22,17 @@ Bools = NDArray[np.bool_]
 
 
 class AgentSizes:
-    """Sizes of a team, from its agents' names, observations and actions."""
+    """What a team sees and does, from its agents' names and the sizes of their observations and actions."""
 
     if TYPE_CHECKING:  # fields of the dataclasses that inherit from it
         agent_names: tuple[str, ...]
         observation_sizes: tuple[int, ...]
         action_sizes: tuple[int, ...]
+        choices: tuple[tuple[int, ...], ...]
+        masked: bool
+
+        @property
+        def discrete(self) -> bool: ...
 
     @property
     def agents(self) -> int:
@@ -43,6 +49,44 @@ class AgentSizes:
         """A, the longest action vector."""
         return max(self.action_sizes)
 
+    @property
+    def padded(self) -> bool:
+        """Whether any agent has padded actions."""
+        return len(set(self.action_sizes)) > 1
+
+    @cached_property
+    def action_mask(self) -> Bools:
+        """(N, A): True where the action entry is real, False where it is padding."""
+        return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
+
+    @property
+    def mixed(self) -> bool:
+        """Whether some actions are choices and others boxes."""
+        return not self.discrete and any(self.choices)
+
+    @cached_property
+    def each_choice(self) -> tuple[tuple[int, slice], ...]:
+        """The agent of every choice, and its entries in the agent's action vector."""
+        sizes = self.choices or tuple((size,) * self.discrete for size in self.action_sizes)
+        ends = [list(accumulate(own)) for own in sizes]
+        return tuple(
+            (i, slice(end - size, end)) for i in range(self.agents) for size, end in zip(sizes[i], ends[i], strict=True)
+        )
+
+    @cached_property
+    def chosen(self) -> Bools:
+        """(N, A): True where the action entry is of a choice."""
+        chosen = np.zeros_like(self.action_mask)
+        for i, block in self.each_choice:
+            chosen[i, block] = True
+        return chosen
+
+    def legal(self, observation: NDArray[np.floating]) -> Bools:
+        """(E, N, A) for observations (E, N, O): True where an entry is of a choice that the mask does not forbid."""
+        if not self.masked:
+            return np.broadcast_to(self.chosen, (len(observation), *self.chosen.shape))
+        return np.asarray((observation[..., : self.action_size] > 0) & self.chosen)
+
 
 @dataclass(frozen=True, eq=False)
 class EnvSpec(AgentSizes):
@@ -53,13 +97,13 @@ class EnvSpec(AgentSizes):
     observation_sizes: tuple[int, ...]
     """True length of each agent's observation."""
     action_sizes: tuple[int, ...]
-    """True length of each agent's action vector (number of choices where `discrete`)."""
+    """True length of each agent's action vector."""
     discrete: bool
-    """Actions are choices, given as one-hot (or soft) vectors; else boxes, given in the world's own units."""
+    """All actions are choices, given as one-hot (or soft) vectors; else boxes, given in the world's own units."""
     soft_actions: bool = False
     """A discrete world that also takes soft vectors (particle worlds: they are forces)."""
     action_low: NDArray[np.float32] | None = None
-    """(N, A) lower ends of the box, 0 in the padding; None where `discrete`."""
+    """(N, A) lower ends of the box, 0 in the padding, -1 and 1 the ends of choices; None where `discrete`."""
     action_high: NDArray[np.float32] | None = None
     team: int = 0
     """Number of leading agents that the reported return is of (predators); 0: all. The rest is the other side."""
@@ -77,11 +121,12 @@ class EnvSpec(AgentSizes):
     """The group of each agent (predator, prey) for the returns by group; empty: by the agents' names."""
     metrics: tuple[str, ...] = ()
     """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
-
-    @cached_property
-    def action_mask(self) -> Bools:
-        """(N, A): True where the action entry is real, False where it is padding."""
-        return np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
+    choices: tuple[tuple[int, ...], ...] = ()
+    """Sizes of each agent's choices, which lie side by side in its action vector before its box, if it has one; empty:
+    one choice of all entries where `discrete`, else none."""
+    masked: bool = False
+    """Each observation begins with the agent's action mask: as many numbers as its action vector has, 0 where an entry
+    is a choice that is not legal."""
 
     @cached_property
     def _box(self) -> tuple[NDArray, NDArray] | None:
@@ -108,16 +153,12 @@ class EnvSpec(AgentSizes):
     def kinds(self) -> tuple[int, ...]:
         """Each agent's kind, counted from 0: agents of one group with the same observations and actions are alike."""
         bounds = [ends for ends in (self.action_low, self.action_high) if ends is not None]
+        sizes = [self.observation_sizes, self.action_sizes, *([self.choices] if self.choices else [])]
         each = [
-            (group, self.observation_sizes[i], self.action_sizes[i], *(ends[i].tobytes() for ends in bounds))
+            (group, *(own[i] for own in sizes), *(ends[i].tobytes() for ends in bounds))
             for i, group in sorted((i, group) for group, agents in self.groups.items() for i in agents)
         ]
         return tuple(list(dict.fromkeys(each)).index(kind) for kind in each)
-
-    @property
-    def padded(self) -> bool:
-        """Whether any agent has padded actions."""
-        return len(set(self.action_sizes)) > 1
 
 
 def members(number_of: Sequence[int]) -> list[list[int]]:
@@ -234,13 +275,26 @@ def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64
     return np.arange(copies, dtype=np.int64) * episode_length // copies % episode_length
 
 
-def random_actions(spec: EnvSpec, copies: int, rng: np.random.Generator) -> Array:
-    """(E, N, A) uniformly random actions: one-hot choices, or points of the box."""
+def random_actions(
+    spec: EnvSpec, copies: int, rng: np.random.Generator, observation: NDArray[np.floating] | None = None
+) -> Array:
+    """(E, N, A) uniformly random actions: one-hot choices that are legal on this observation, or points of the box."""
     shape = (copies, spec.agents, spec.action_size)
+    legal = np.broadcast_to(spec.chosen, shape) if observation is None else spec.legal(observation)
+    if spec.discrete and not spec.choices:
+        return _any_of(legal, rng)
+    actions = np.zeros(shape, np.float32)
     if spec.action_low is not None and spec.action_high is not None:
-        return rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
-    choice = (rng.random(shape[:2]) * np.array(spec.action_sizes)).astype(int)  # (E, N)
-    return (np.arange(spec.action_size) == choice[..., None]).astype(np.float32)
+        actions = rng.uniform(spec.action_low, spec.action_high, shape).astype(np.float32)
+    for i, block in spec.each_choice:
+        actions[:, i, block] = _any_of(legal[:, i, block], rng)
+    return actions
+
+
+def _any_of(legal: Bools, rng: np.random.Generator) -> Array:
+    """One-hot vectors (..., A) of legal choices, each as likely as the others."""
+    number = (rng.random(legal.shape[:-1]) * legal.sum(-1)).astype(int)  # among the legal ones
+    return np.asarray(legal & (legal.cumsum(-1) == number[..., None] + 1), np.float32)
 
 
 def one_hot(spec: EnvSpec, copies: int, actions: ArrayLike, present: Bools | bool = True) -> ArrayLike:

@@ -16,9 +16,9 @@ import numpy as np
 from gymnasium.spaces import Space
 from numpy.typing import ArrayLike, NDArray
 
-from shoal.envs.base import Array, Bools, Copies, EnvSpec, Step, one_hot, stagger_offsets
+from shoal.envs.base import Array, Bools, Copies, EnvSpec, Step, one_hot, random_actions, stagger_offsets
 from shoal.envs.faults import fault, in_short, message, takes_seed
-from shoal.envs.spaces import decode, encode, spec_of
+from shoal.envs.spaces import MASK, decode, encode, has_mask, is_choice, legal_choices, spec_of, without_mask
 from shoal.errors import UserError
 from shoal.seeding import stream_seed
 from shoal.system.memory import check_fits
@@ -52,6 +52,10 @@ class AdaptedCopies(Copies):
 
     present: Bools  # (E, N) whether the agent takes part in the next step; nobody does before the first reset
     first = 0  # number of the first copy, where these are a part of more
+    _observation: Array  # (E, N, O)  the newest
+
+    def sample_actions(self) -> Array:
+        return random_actions(self.spec, self.copies, self._sampler, self._observation)
 
     def check_begun(self) -> None:
         """Raise unless there is an episode under way."""
@@ -110,10 +114,12 @@ class ParallelCopies(AdaptedCopies):
         stagger: bool,
         first: int = 0,
         total: int | None = None,
+        masks: bool = False,
     ) -> None:
         """Take `worlds`, one per copy and all alike; `episode_length` truncates episodes, None leaves that to them.
 
         They may be a part of `total` copies, beginning with number `first`: seeds and staggering go by the whole.
+        `masks`: infos have action masks, too.
         """
         self._worlds = worlds
         forms = [_agents_and_spaces(name, world) for world in worlds]
@@ -122,7 +128,13 @@ class ParallelCopies(AdaptedCopies):
         if any(repr(form) != first_text and form != forms[0] for form in forms[1:]):
             raise differs(name)
         stated = _stated_length(worlds[0]) if episode_length is None else None
-        super().__init__(spec_of(name, *forms[0], episode_length, stated), len(worlds), seed)
+        self._masks = masks
+        self._has_mask = list(map(has_mask, self._observation_spaces, self._action_spaces))
+        for i in np.flatnonzero(self._has_mask):
+            self._observation_spaces[i] = without_mask(self._observation_spaces[i])
+        spaces = self._observation_spaces, self._action_spaces
+        masked = masks or any(self._has_mask)
+        super().__init__(spec_of(name, self._agents, *spaces, episode_length, stated, masked), len(worlds), seed)
         check_arrays(self.spec, self.copies)
         bounds = [ends.tolist() for ends in (self.spec.action_low, self.spec.action_high) if ends is not None]
         self.form = re.sub(" at 0x[0-9a-f]+", "", f"{first_text}, {episode_length}, {stated}, {bounds}")
@@ -225,17 +237,19 @@ class ParallelCopies(AdaptedCopies):
     def _begin(self, e: int, episode: int, offset: int) -> None:
         """Start the numbered episode in copy e, as if `offset` steps of it were over."""
         seed = episode_seed(self._seed, self.first + e, episode)
-        observations, _ = self._asked(e, "reset", "observations, infos", seed=seed)
+        observations, infos = self._asked(e, "reset", "observations, infos", seed=seed)
         self._episode[e] = episode
         self._episode_step[e] = offset
         self._played[e] = []
         if not (listed := self._listed(e)):
             raise UserError(f"{self.spec.name} has an empty list `agents` after reset(), so there is no episode.")
+        if self._masks and not any(MASK in _of_agent(infos, agent) for agent in listed):
+            raise UserError(f"The infos of {self.spec.name} have no {MASK}; leave out `env_masks` (make_env: masks).")
         self._observation[e] = 0
         for i, agent in enumerate(self._agents):
             self.present[e, i] = agent in listed
             if agent in listed:
-                self._observe(e, i, observations)
+                self._observe(e, i, observations, infos)
         self._check_finite("observation", self._observation)
 
     def _play(self, e: int, action: Array, reward: Array, terminated: Bools) -> None:
@@ -245,7 +259,7 @@ class ParallelCopies(AdaptedCopies):
         played = zip(self._agents, self._action_spaces, action, strict=True)
         chosen = {agent: decode(space, vector) for agent, space, vector in played if agent in listed}
         parts = "observations, rewards, terminations, truncations, infos"
-        observations, rewards, terminations, truncations, _ = self._asked(e, "step", parts, chosen)
+        observations, rewards, terminations, truncations, infos = self._asked(e, "step", parts, chosen)
         self._played[e].append(action)
         self._episode_step[e] += 1
 
@@ -263,9 +277,9 @@ class ParallelCopies(AdaptedCopies):
                     raise UserError(f"{self.where(e, i)} got no reward, but is still in the list `agents`.")
                 with np.errstate(over="ignore"):  # infinity is refused after the step
                     reward[i] = self._number(e, i, rewards.get(agent, 0.0), NO_REWARD)
-            if stays or (took_part[i] and (agent in observations or not over)):
-                self._observe(e, i, observations)
             self.present[e, i] = stays
+            if stays or (took_part[i] and (agent in observations or not over)):
+                self._observe(e, i, observations, infos)
 
     def _asked(self, e: int, method: str, parts: str, *arguments: Any, **named: Any) -> tuple[dict, ...]:
         """What a method of copy e returns, if these parts are dictionaries by agent; infos may be anything."""
@@ -298,13 +312,32 @@ class ParallelCopies(AdaptedCopies):
                 return array.item()
         raise UserError(f"{self.where(e, i)} got {wrong.format(in_short(value))}.")
 
-    def _observe(self, e: int, i: int, observations: dict) -> None:
+    def _observe(self, e: int, i: int, observations: dict, infos: Any) -> None:
         """Write what agent i of copy e sees; the rest of its row is padding."""
         agent = self._agents[i]
         vector = encode(self._observation_spaces[i], observations[agent]) if agent in observations else None
         if vector is None:
             raise UserError(f"{self.where(e, i)} got no observation that matches its observation space.")
-        self._observation[e, i, : vector.size] = vector
+        begin = 0
+        if self.spec.masked:
+            begin = self.spec.action_sizes[i]
+            given = observations[agent] if self._has_mask[i] else _of_agent(infos, agent) if self._masks else {}
+            self._observation[e, i, :begin] = self._legal(e, i, given)
+        self._observation[e, i, begin : begin + vector.size] = vector
+
+    def _legal(self, e: int, i: int, given: Mapping) -> Array:
+        """The action mask of agent i of copy e, (A,); without one everything is legal."""
+        legal, space = np.ones(self.spec.action_sizes[i], np.float32), self._action_spaces[i]
+        if MASK not in given or not is_choice(space):
+            return legal
+        if (mask := legal_choices(space, given[MASK])) is None:
+            raise UserError(f"{self.where(e, i)} got an {MASK} that is not one number per choice.")
+        for block in (block for own, block in self.spec.each_choice if own == i):
+            if mask[block].any():
+                legal[block] = mask[block]
+            elif self.present[e, i]:
+                raise UserError(f"{self.where(e, i)} got an {MASK} without any legal choice.")
+        return legal
 
     def _listed(self, e: int) -> set:
         """The agents that copy e says are active."""
@@ -323,6 +356,12 @@ class ParallelCopies(AdaptedCopies):
         if not np.isfinite(values).all():
             e, i, _ = np.argwhere(~np.isfinite(values))[0]
             raise UserError(f"{self.where(e, i)} got NaN or infinity in its {what}; all numbers must be finite.")
+
+
+def _of_agent(infos: Any, agent: Any) -> Mapping:
+    """An agent's part of the infos, which may be anything."""
+    info = infos.get(agent) if isinstance(infos, Mapping) else None
+    return info if isinstance(info, Mapping) else {}
 
 
 def check_arrays(spec: EnvSpec, copies: int) -> None:

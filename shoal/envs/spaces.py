@@ -2,11 +2,13 @@
 
 Observations are flattened as `gymnasium.spaces.utils.flatten` does it: a Box and MultiBinary row by row, Discrete(n)
 one-hot, MultiDiscrete as one one-hot vector per entry, the parts of Dict and Tuple one after the other.
-Actions: Discrete(n) by the largest of n numbers, MultiDiscrete and MultiBinary by the largest of one number per
-combination, Box of shape (k,) in its own units.
+Actions: Discrete(n) by the largest of n numbers; MultiDiscrete and MultiBinary by the largest of one number per
+combination, or where these are many of each entry's numbers; Box of shape (k,) in its own units.
 """
 
 import math
+from collections import OrderedDict
+from functools import reduce
 from textwrap import shorten
 from typing import Any
 
@@ -18,7 +20,8 @@ from numpy.typing import NDArray
 from shoal.envs.base import Array, EnvSpec
 from shoal.errors import UserError
 
-MOST_COMBINATIONS = 128  # of the entries of a MultiDiscrete or MultiBinary action: more are too many to try one by one
+MOST_COMBINATIONS = 128  # of the entries of a MultiDiscrete or MultiBinary action that are one choice, not several
+MASK = "action_mask"  # what PettingZoo and Gymnasium call it, in Dict observations and in infos
 
 
 def spec_of(
@@ -28,28 +31,31 @@ def spec_of(
     action_spaces: list[Space],
     episode_length: int | None,
     stated_length: int | None,
+    masked: bool = False,
 ) -> EnvSpec:
-    """The spec of an environment, from its agents and their spaces."""
+    """The spec of an environment, from its agents and their spaces; `masked`: observations begin with a mask."""
     names = tuple(map(str, agents))
     observation_sizes = tuple(map(observation_size, observation_spaces, names, [name] * len(names)))
     sizes = tuple(map(action_size, action_spaces, names, [name] * len(names)))
-    discrete = [is_choice(space) for space in action_spaces]
-    if len(set(discrete)) > 1:
-        raise UserError(
-            f"Agent '{names[discrete.index(True)]}' of {name} has discrete actions and agent "
-            f"'{names[discrete.index(False)]}' a box, but all agents must have the same kind."
-        )
+    chooses = [is_choice(space) for space in action_spaces]
+    choices = tuple(_blocks(space) if is_choice(space) else () for space in action_spaces)
     low = high = None
-    if not discrete[0]:
+    if not all(chooses):
         low, high = (np.zeros((len(names), max(sizes)), np.float32) for _ in range(2))
         for i, space in enumerate(action_spaces):
-            low[i, : sizes[i]], high[i, : sizes[i]] = space.low, space.high  # type: ignore[attr-defined]
-    whole = all(isinstance(space, Discrete) and space.start == 0 for space in observation_spaces)
+            ends = (-1, 1) if chooses[i] else (space.low, space.high)  # type: ignore[attr-defined]
+            low[i, : sizes[i]], high[i, : sizes[i]] = ends
+    if masked:
+        observation_sizes = tuple(seen + acted for seen, acted in zip(observation_sizes, sizes, strict=True))
+    whole = not masked and all(isinstance(space, Discrete) and space.start == 0 for space in observation_spaces)
+    single = not any(chooses) or (all(chooses) and all(len(own) == 1 for own in choices))
     return EnvSpec(
-        name, names, observation_sizes, sizes, discrete[0], action_low=low, action_high=high,
+        name, names, observation_sizes, sizes, all(chooses), action_low=low, action_high=high,
         episode_length=episode_length, stated_length=stated_length,
         whole_numbers=whole and len(set(observation_sizes)) == 1,
-        from_zero=not discrete[0] or all(isinstance(space, Discrete) and space.start == 0 for space in action_spaces),
+        from_zero=all(isinstance(space, Box) or (isinstance(space, Discrete) and space.start == 0)
+                      for space in action_spaces),
+        choices=() if single else choices, masked=masked,
     )  # fmt: skip
 
 
@@ -76,13 +82,7 @@ def action_size(space: Space[Any], agent: str, name: str) -> int:
     """The length of the vector that `decode` takes for this space; a `UserError` where there is none."""
     start = f"Agent '{agent}' of {name} has the action space {_brief(space)}"
     if is_choice(space):
-        combinations = math.prod(_choices(space))
-        if combinations > MOST_COMBINATIONS and not isinstance(space, Discrete):
-            raise UserError(
-                f"{start} with {combinations:,} combinations, but at most {MOST_COMBINATIONS} are supported, each as "
-                "one choice; wrap the environment so that it takes fewer, or a Box."
-            )
-        return combinations
+        return sum(_blocks(space))
     if not (isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)):
         supported = "Discrete, MultiDiscrete, MultiBinary and floating-point Box of shape (k,) are supported"
         raise UserError(f"{start}, but only {supported}.")
@@ -130,8 +130,9 @@ def decode(space: Space[Any], vector: NDArray[np.floating]) -> Any:
     if isinstance(space, Discrete):
         return space.start + vector[: space.n].argmax()
     if isinstance(space, MultiDiscrete | MultiBinary):
-        sizes = _choices(space)
-        entries = np.array(np.unravel_index(vector[: math.prod(sizes)].argmax(), sizes), space.dtype)
+        sizes, blocks = _choices(space), _blocks(space)
+        largest = [part.argmax() for part in np.split(vector[: sum(blocks)], np.cumsum(blocks)[:-1])]
+        entries = np.array(largest if blocks == sizes else np.unravel_index(largest[0], sizes), space.dtype)
         return entries.reshape(space.shape) + getattr(space, "start", space.dtype.type(0))
     assert isinstance(space, Box)
     # Clipped in the space's own precision: a float32 bound may lie outside its float64 original.
@@ -150,6 +151,42 @@ def _choices(space: Space[Any]) -> tuple[int, ...]:
     if isinstance(space, MultiDiscrete):
         return tuple(space.nvec.ravel().tolist())
     return (2,) * math.prod(space.shape or ())
+
+
+def _blocks(space: Space[Any]) -> tuple[int, ...]:
+    """The sizes of the choices that an action is here: one of all combinations, or one per entry if they are many."""
+    sizes = _choices(space)
+    combinations = math.prod(sizes)
+    return sizes if combinations > MOST_COMBINATIONS else (combinations,)
+
+
+def has_mask(observation_space: Space[Any], action_space: Space[Any]) -> bool:
+    """Whether an agent's observation is a Dict that says which of its choices are legal."""
+    return isinstance(observation_space, Dict) and MASK in observation_space.spaces and is_choice(action_space)
+
+
+def without_mask(space: Space[Any]) -> Dict:
+    """The other parts of an observation with a mask."""
+    assert isinstance(space, Dict)
+    return Dict(OrderedDict((key, part) for key, part in space.spaces.items() if key != MASK))
+
+
+def legal_choices(space: Space[Any], mask: Any) -> Array | None:
+    """A mask as numbers 0 and 1 for an action vector: None where it is not one number per choice.
+
+    That of several choices is theirs one after the other, or Gymnasium's tuple of one mask per choice.
+    """
+    sizes, blocks = _choices(space), _blocks(space)
+    try:
+        flat = np.concatenate([np.ravel(part) for part in (mask if isinstance(mask, tuple) else [mask])])
+    except (TypeError, ValueError):
+        return None
+    if flat.shape != (sum(sizes),) or flat.dtype.kind not in "biuf":
+        return None
+    legal = (flat != 0).astype(np.float32)
+    if blocks == sizes:
+        return legal
+    return np.asarray(reduce(np.multiply.outer, np.split(legal, np.cumsum(sizes)[:-1]))).ravel()
 
 
 def _subspaces(space: Dict | Tuple) -> list[Space[Any]]:

@@ -70,6 +70,7 @@ class WorkerCopies(AdaptedCopies):
         memory = SharedMemory(layout.nbytes, remedy="use fewer `copies`")
         self._arrays = layout.views(memory)
         self._episode_step, self.present = self._arrays["episode_step"], self._arrays["present"]
+        self._observation = self._arrays["observation"]
         self.awaited = ""
         """The worker that is waited for, in words."""
         bounds = [copies * k // workers for k in range(workers + 1)]

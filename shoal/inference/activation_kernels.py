@@ -110,10 +110,15 @@ def activate(y, activation, tanh):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def choose(outputs, noise):  # type: ignore[no-untyped-def]
-    """The largest of an agent's outputs (A,), after uniform noise (A,) that makes it a sample if there is any."""
+def choose(outputs, noise, seen, masked):  # type: ignore[no-untyped-def]
+    """The largest of an agent's outputs (A,), after uniform noise (A,) that makes it a sample if there is any.
+
+    Of the legal ones, if the observation (O,) begins with a mask.
+    """
     best, choice = np.float32(-np.inf), 0
     for a in range(outputs.size):
+        if masked and seen[a] <= 0:
+            continue
         value = outputs[a]
         if noise.size:
             value -= np.log(-np.log(noise[a]))

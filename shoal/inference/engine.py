@@ -135,7 +135,7 @@ def _shapes(policy: Policy) -> tuple[Any, ...]:
         for layer in policy.layers
     ]
     sizes = policy.observation_sizes, policy.action_sizes, policy.one_hot, policy.image
-    return layers, policy.head.kind, policy.network_of, *sizes
+    return layers, policy.head.kind, policy.network_of, policy.masked, *sizes
 
 
 def besides_weights(policy: Policy) -> tuple[Any, ...]:
@@ -159,6 +159,8 @@ def make_engine(
     check_range("threads", threads, 1, 1024)
     check_range("batch", batch, 1, 2**20)
     policy.check()
+    if policy.choices:
+        raise UserError("Engines play one choice or a box per agent, but the policy has several choices, or both.")
     wanted = [kind for kind in KINDS if name in ("auto", kind[0]) and precision in ("auto", kind[1])]
     if not wanted:
         raise UserError(f"The engine '{name}' does not support the precision '{precision}'; the onnx engine does.")

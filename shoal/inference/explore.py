@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from shoal.errors import UserError
 from shoal.inference.engine import Engine, check_noise, make_engine
 from shoal.inference.layers import Array
-from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, Draws, Policy
+from shoal.inference.policy import LOG_STD_HIGH, LOG_STD_LOW, MASKED, Draws, Policy
 
 
 class Explorer:
@@ -42,21 +42,25 @@ class Explorer:
 
         Args:
             observation: (E, N, O) as the world returns them.
-            noise: (E, N, A), standard Gumbel for choices and standard normal for boxes; of Q values (E, N, 2),
-                uniform: whether to explore, and how; None: drawn.
+            noise: (E, N, A), standard Gumbel for choices and standard normal for boxes, also side by side; of Q values
+                (E, N, 2), uniform: whether to explore, and how; None: drawn.
 
         """
         if noise is None:
             noise = self.draw(len(observation))
         check_noise(self.policy, noise, len(observation), self._noise_size)
-        return explored(self.policy, self.engine.act(observation), noise, self.deviation)
+        outputs = self.policy.obeying(self.engine.act(observation), observation)
+        return explored(self.policy, outputs, noise, self.deviation)
 
     def draw(self, copies: int) -> Array:
         """The noise of one step."""
         shape = (copies, self.policy.agents, self._noise_size)
         if self._values:
             return self._draws.uniform(shape)
-        return self._draws.gumbel(shape) if self.policy.head.discrete else self._draws.normal(shape)
+        if self.policy.head.discrete:
+            return self._draws.gumbel(shape)
+        normal = self._draws.normal(shape)
+        return np.where(self.policy.chosen, self._draws.gumbel(shape), normal) if self.policy.mixed else normal
 
     @property
     def _values(self) -> bool:
@@ -88,22 +92,31 @@ def explored(policy: Policy, outputs: NDArray[np.float32], noise: Array, deviati
     assert exploration is not None
     noise, real = np.asarray(noise, np.float32), policy.mask == 0
     if exploration.values:
-        chosen = np.minimum(noise[..., 1] * np.array(policy.action_sizes, np.float32), size - 1).astype(np.int64)
-        choice = np.where(noise[..., 0] < deviation, chosen, (outputs + policy.mask).argmax(-1))
+        values = outputs + policy.mask
+        legal = values > MASKED / 2
+        number = (noise[..., 1] * legal.sum(-1).astype(np.float32)).astype(np.int64)  # among the legal choices
+        chosen = (legal.cumsum(-1) > number[..., None]).argmax(-1)
+        choice = np.where(noise[..., 0] < deviation, chosen, values.argmax(-1))
         return (np.arange(size) == choice[..., None]).astype(np.float32)
-    if policy.head.discrete:
-        logits = outputs + policy.mask + noise
-        powers = np.exp(logits - logits.max(-1, keepdims=True))
-        soft = powers / powers.sum(-1, keepdims=True)
-        if not exploration.one_hot:
-            return soft
-        return (np.arange(size) == soft.argmax(-1)[..., None]).astype(np.float32)
+    if policy.head.discrete and not policy.choices:
+        return _sampled(outputs + policy.mask + noise, exploration.one_hot)
     mean = outputs[..., :size]
     if policy.head.kind == "gaussian":
         half = (LOG_STD_HIGH - LOG_STD_LOW) / 2  # as `shoal.networks.actors.log_deviation`
         log_deviation = np.asarray(LOG_STD_LOW + half * (np.tanh(outputs[..., size:]) + 1), np.float32)
-        return np.tanh(mean + np.exp(log_deviation) * noise) * real
-    return np.clip(np.tanh(mean) + np.float32(deviation) * noise, -1, 1) * real
+        actions = np.tanh(mean + np.exp(log_deviation) * noise) * real
+    else:
+        actions = np.clip(np.tanh(mean) + np.float32(deviation) * noise, -1, 1) * real
+    for i, block in policy.each_choice:
+        actions[:, i, block] = _sampled((mean + noise)[:, i, block], exploration.one_hot)
+    return actions
+
+
+def _sampled(logits: NDArray[np.float32], one_hot: bool) -> Array:
+    """(..., A): the softmax of logits with noise, or the one-hot vector of its largest entry."""
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    soft = powers / powers.sum(-1, keepdims=True)
+    return (np.arange(logits.shape[-1]) == soft.argmax(-1)[..., None]).astype(np.float32) if one_hot else soft
 
 
 def _explorable(policy: Policy) -> Policy:
@@ -114,4 +127,4 @@ def _explorable(policy: Policy) -> Policy:
 
 def _actions(policy: Policy) -> tuple[object, ...]:
     head = policy.head
-    return head.discrete, head.kind == "gaussian", policy.action_sizes, policy.one_hot
+    return head.discrete, head.kind == "gaussian", policy.action_sizes, policy.one_hot, policy.choices, policy.masked

@@ -39,7 +39,7 @@ from shoal.inference.form import (
 )  # fmt: skip
 from shoal.inference.grid import code_range, fields
 from shoal.inference.layers import BOUND, LEAK, Activation, Conv2d, Layer, Linear
-from shoal.inference.policy import FORMAT, Policy
+from shoal.inference.policy import FORMAT, MASKED, Policy
 
 Facts = Mapping[str, Any]
 OPSET, IR_VERSION = 21, 10
@@ -373,6 +373,11 @@ def _head(graph: Graph, policy: Policy, x: str) -> str:
     """The environment's action."""
     head, one = policy.head, policy.agents == 1
     if head.discrete:
+        if policy.masked:
+            part = (graph.constant([number], np.int64) for number in (0, policy.action_size, -1))
+            full = graph.constant(1.0)
+            forbidden = graph("Sub", full, graph("Min", graph("Slice", OBSERVATION, *part), full))
+            x = graph("Add", x, graph("Mul", forbidden, graph.constant(MASKED)))
         if policy.padded:
             x = graph("Add", x, graph.constant(policy.mask, name="mask"))
         if head.kind == "categorical":

@@ -246,12 +246,12 @@ def _layer(k, c, rows, header, packed, kind, scratch):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
+def play(observation, header, packed, kind, scratch, noise, choices, boxes, masked):  # type: ignore[no-untyped-def]
     """Write the choices (B, N) or boxes (B, N, A), whichever is not empty, for raw observations (B, N, O).
 
     The header of the packed codes has been checked, and `kind` is the `product_kind` for their bits. The noise
     (B, N, A) is in (0, 1), or empty if nothing is drawn. The scratch is (4, ROWS, W) float32, where no layer has more
-    than W inputs or units, and W >= ROWS.
+    than W inputs or units, and W >= ROWS. `masked`: observations begin with a mask of the choices.
     """
     agents, size = header[AGENTS], header[ACTION]
     sizes = header[FIRST + FIELDS * header[LAYERS] :]
@@ -271,7 +271,8 @@ def play(observation, header, packed, kind, scratch, noise, choices, boxes):  # 
             for r in range(first, last):
                 b, n, outputs = r // own.size, own[r % own.size], scratch[0, r - first]
                 if choices.size:
-                    choices[b, n] = choose(outputs[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
+                    drawn = noise[b, n] if noise.size else noise[:, 0].ravel()
+                    choices[b, n] = choose(outputs[: sizes[n]], drawn, observation[b, n], masked)
                 else:
                     to_box(outputs, header[SQUASH], ends[0, n], ends[1, n], fast_tanh, boxes[b, n])
 

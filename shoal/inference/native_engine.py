@@ -206,7 +206,8 @@ class NativeEngine(CompiledEngine):
         return int(self._header[kernels.SIZE])
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
-        kernels.play(observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes)
+        args = observation, self._header, self._packed, self._kind, self._scratch, noise, choices, boxes
+        kernels.play(*args, self.policy.masked)
 
     def load(self, policy: Policy) -> None:
         """Pack other weights of the same shapes and play them from now on."""

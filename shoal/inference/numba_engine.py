@@ -65,14 +65,15 @@ def _forward(seen, n, whole, numbers, scratch):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract"})
-def _play(observation, whole, numbers, scratch, noise, choices, boxes):  # type: ignore[no-untyped-def]
+def _play(observation, whole, numbers, scratch, noise, choices, boxes, masked):  # type: ignore[no-untyped-def]
     """Choices (B, N), or boxes (B, N, A), for observations (B, N, O); noise (B, N, A), or empty without sampling."""
     size, sizes = whole[ACTION], whole[FIRST + 3 * whole[LAYERS] :]
     for b in range(observation.shape[0]):
         for n in range(whole[AGENTS]):
             x = _forward(observation[b, n], n, whole, numbers, scratch)
             if choices.size:
-                choices[b, n] = choose(x[: sizes[n]], noise[b, n] if noise.size else noise[:, 0].ravel())
+                drawn = noise[b, n] if noise.size else noise[:, 0].ravel()
+                choices[b, n] = choose(x[: sizes[n]], drawn, observation[b, n], masked)
             else:
                 at = (n + 1) * whole[FRAME]
                 low, high = numbers[at - 2 * size : at - size], numbers[at - size : at]
@@ -102,7 +103,7 @@ class NumbaEngine(CompiledEngine):
         return self._flat.nbytes
 
     def play(self, observation: Array, noise: Array, choices: NDArray[np.int64], boxes: Array) -> None:
-        _play(observation, self._whole, self._flat, self._scratch, noise, choices, boxes)
+        _play(observation, self._whole, self._flat, self._scratch, noise, choices, boxes, self.policy.masked)
 
     def load(self, policy: Policy) -> None:
         refuse_grids(policy, self.name)

@@ -9,6 +9,7 @@ U its outputs.
 """
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -115,6 +116,14 @@ class Policy(AgentSizes):
     """How it explores in training; None: unknown."""
     network_of: tuple[int, ...] = ()
     """The number of each agent's network in the layers, where agents share networks; empty: each has its own."""
+    choices: tuple[tuple[int, ...], ...] = ()
+    """Sizes of each agent's choices, where some agent has several or a box besides: see `EnvSpec`."""
+    masked: bool = False
+    """Observations begin with action masks: see `EnvSpec`."""
+
+    @property
+    def discrete(self) -> bool:
+        return self.head.discrete
 
     @property
     def parameters(self) -> int:
@@ -128,13 +137,7 @@ class Policy(AgentSizes):
     @cached_property
     def mask(self) -> Array:
         """(N, A): 0 where an agent has the choice, a large negative number where it is padding."""
-        real = np.arange(self.action_size)[None, :] < np.array(self.action_sizes)[:, None]
-        return np.where(real, np.float32(0), np.float32(MASKED))
-
-    @property
-    def padded(self) -> bool:
-        """Whether any agent has padded actions."""
-        return len(set(self.action_sizes)) > 1
+        return np.where(self.action_mask, np.float32(0), np.float32(MASKED))
 
     @cached_property
     def members(self) -> list[list[int]]:
@@ -161,7 +164,8 @@ class Policy(AgentSizes):
         """The network alone: from the world's observations, integers one-hot, to all of its outputs (B, N, U)."""
         seen = (self.one_hot,) * self.agents if self.one_hot else self.observation_sizes
         outputs = (self.layers[-1].outputs,) * self.agents
-        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0)
+        return replace(self, head=Head("box"), observation_sizes=seen, action_sizes=outputs, one_hot=0, masked=False,
+                       choices=())  # fmt: skip
 
     def unshared(self) -> "Policy":
         """The same policy with a network of its own for every agent."""
@@ -217,11 +221,25 @@ class Policy(AgentSizes):
     def outputs(
         self, observation: NDArray[np.floating[Any]], dtype: Any = np.float64, quantized: bool = True
     ) -> NDArray[Any]:
-        """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids."""
+        """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids.
+
+        Those of choices that masks forbid are as low as padding.
+        """
         x = self.network_input(observation, dtype)
         for layer in self.unshared().layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
-        return x.transpose(1, 0, 2)
+        return self.obeying(x.transpose(1, 0, 2), observation)
+
+    def obeying(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
+        """Outputs (B, N, U) in which those of choices that the masks forbid are as low as padding."""
+        if not self.masked:
+            return outputs
+        forbidden = self.chosen & ~self.legal(observation)
+        return np.where(
+            np.pad(forbidden, ((0, 0), (0, 0), (0, outputs.shape[-1] - self.action_size))),
+            outputs.dtype.type(MASKED),
+            outputs,
+        )
 
     def inputs_of_layers(self, observation: NDArray[np.floating[Any]], dtype: Any = np.float32) -> list[NDArray[Any]]:
         """The input of each layer, (N, B, …), for calibration."""
@@ -294,6 +312,12 @@ def _check(policy: Policy) -> None:
         raise UserError(f"The policy has {counted(n, 'agent')}, but the numbers of their networks are {of}.")
     if min(*policy.observation_sizes, *policy.action_sizes) < 1:
         raise UserError("The policy has an agent without observation or action.")
+    if policy.masked and any(map(operator.le, policy.observation_sizes, policy.action_sizes)):
+        raise UserError("The policy's observations have no room for their action masks.")
+    if policy.choices:
+        negative = any(size < 1 for own in policy.choices for size in own)
+        if negative or len(policy.choices) != n or any(map(operator.gt, map(sum, policy.choices), policy.action_sizes)):
+            raise UserError("The policy's choices do not fit its actions.")
     if not isinstance(policy.layers[-1], Linear):
         raise UserError("The policy's last layer is a convolution, but must be linear.")
     if not policy.linear_only and (n != 1 or policy.image is None):

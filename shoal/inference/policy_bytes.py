@@ -102,10 +102,9 @@ def _put_together(hint: Any, value: Any, arrays: Arrays) -> Any:
     choices = [choice for choice in allowed if choice is not NoneType]
     if is_dataclass(choices[0]):
         kind = {choice.__name__: choice for choice in choices}[value["type"]]
-        hints = get_type_hints(kind) | {"type": str}
-        known = {name: _put_together(hints[name], value[name], arrays) for name in value}  # older bytes lack new fields
-        del known["type"]
-        return kind(**known)
+        hints = get_type_hints(kind)
+        named = {name: part for name, part in value.items() if name != "type"}  # earlier versions had fewer
+        return kind(**{name: _put_together(hints[name], part, arrays) for name, part in named.items()})
     (hint,) = choices
     origin, inside = get_origin(hint), get_args(hint)
     if origin is np.ndarray and arrays[value].dtype != np.float32:

@@ -218,8 +218,9 @@ def _output(operator: str, inputs: list[Shape], numbers: list[Any], attributes: 
             _require(len({(shape[:axis], shape[axis + 1 :]) for shape in inputs}) == 1)
             return (*x[:axis], sum(shape[axis] for shape in inputs), *x[axis + 1 :])
         case "Slice":
-            (count,), (_, (start,), (end,)) = x, numbers
-            return (len(range(count)[start:end]),)
+            _, (start,), (end,), *axes = numbers
+            _require(axes == [[-1]] if len(x) > 1 else not axes)
+            return (*x[:-1], len(range(x[-1])[start:end]))
         case "Pad":
             _, pads = numbers
             _require(min(pads) >= 0 and not attributes)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shoal.envs.base import EnvSpec, members
+from shoal.inference.policy import MASKED
 from shoal.native.critics import Critic, DenseCritic, Seen, critic_of, critic_shape
 from shoal.native.networks import Networks, Shape, chain
 from shoal.native.operations import NOWHERE, Rows
@@ -162,7 +163,7 @@ class MADDPG:
             with program.span() as span:
                 span.every_chunk()
                 observation = Rows(seen + i * width, spec.agents * width, width)
-                head, action = self.rollout_actors[self.actor_of[i]].forward(observation)[-1], program.scratch(size)
+                head, action = self.outputs(self.rollout_actors, observation, i)[-1], program.scratch(size)
                 if explore:
                     self.sample(action, head, i, i)
                     if not spec.discrete and self.head_width == 1:  # a point of the box
@@ -194,7 +195,7 @@ class MADDPG:
         program = self.program
         with program.span("target Q: next action") as span:
             span.every_chunk()
-            head = self.target_actors[self.actor_of[i]].forward(self.observation(self.next_joint, i, m))[-1]
+            head = self.outputs(self.target_actors, self.observation(self.next_joint, i, m), i)[-1]
             self.sample(self.action, head, i, self.stream(NEXT, i, m))
             span.publish()
             program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))
@@ -274,10 +275,12 @@ class MADDPG:
             for place, i in enumerate(group):
                 with program.temporary():
                     actor, loss = self.actors[self.actor_of[i]], losses + place * TAIL
-                    outputs = actor.forward(self.observation(joint, i, self.own(i)))
+                    observation = self.observation(joint, i, self.own(i))
+                    outputs = self.outputs(self.actors, observation, i)
                     fresh = self.fresh_action(outputs[-1], i)
                     gradient = self.action_gradient(joint, fresh[0], i, loss, seen)
                     head_gradient = program.scratch(outputs[-1].width)
+                    self.forbid(outputs[-1], observation, i, 0.0)  # no penalty
                     self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
                     into = self.actor_gradients + actors.index(actor.number) * size
                     actor.backward(head_gradient, outputs, into)
@@ -316,7 +319,7 @@ class MADDPG:
         program = self.program
         with program.span("P loss") as span:
             span.every_chunk()
-            head = self.actors[self.actor_of[i]].forward(self.observation(self.joint, i, m))[-1]
+            head = self.outputs(self.actors, self.observation(self.joint, i, m), i)[-1]
             self.sample(self.action, head, i, self.stream(REDRAWN, i, m))
             span.publish()
             program.copy(self.observation(self.redrawn, i, m), self.observation(self.joint, i, m))
@@ -372,6 +375,17 @@ class MADDPG:
         return self.own_transposed + (i * self.heads + head) * self.own_size
 
     # ---- policies ----------------------------------------------------------------------------------------------------
+
+    def outputs(self, actors: Networks, observation: Rows, i: int) -> list[Rows]:
+        """The outputs of all layers of agent i's policy; the last are its head."""
+        outputs = actors[self.actor_of[i]].forward(observation)
+        self.forbid(outputs[-1], observation, i, MASKED)
+        return outputs
+
+    def forbid(self, head: Rows, observation: Rows, i: int, value: float) -> None:
+        """Logits of choices that the mask at the beginning of the observation forbids are this value."""
+        if self.spec.masked:
+            self.program.forbid(head, observation, self.spec.action_sizes[i], value)
 
     def sample(self, action: Rows, head: Rows, i: int, stream: int, soft: Rows | None = None) -> None:
         """Actions of a policy, given its head."""

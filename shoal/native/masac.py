@@ -65,18 +65,18 @@ class MASAC(MADDPG):
 
         In the TF2 variant actions are the target policy's and the entropy the online policy's.
         """
-        program, own, number = self.program, m == self.own(i), self.actor_of[i]
+        program, own = self.program, m == self.own(i)
         with program.span("target Q: next action") as span:
             span.every_chunk()
             observation = self.observation(self.next_joint, i, m)
             if self.tf2:
                 self.sample(
-                    self.action, self.target_actors[number].forward(observation)[-1], i, self.stream(NEXT, i, m)
+                    self.action, self.outputs(self.target_actors, observation, i)[-1], i, self.stream(NEXT, i, m)
                 )
                 if own:
-                    self.policy_entropy(self.kept_entropy, self.actors[number].forward(observation)[-1], i)
+                    self.policy_entropy(self.kept_entropy, self.outputs(self.actors, observation, i)[-1], i)
             else:
-                head = self.actors[number].forward(observation)[-1]
+                head = self.outputs(self.actors, observation, i)[-1]
                 self.sample_with_entropy(self.action, self.kept_entropy, head, i, self.stream(NEXT, i, m))
             span.publish()
             program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))

@@ -8,14 +8,27 @@ from shoal.native.arithmetic import exp, log, normal, number, softplus, tanh, un
 from shoal.native.machine import view
 from shoal.native.operations import Changes, Count, Reads, Real, Stream, Writes, operation
 
+LEAST = -5e8  # logits of legal choices are above it, those of others at MASKED
+
 # ---- choices --------------------------------------------------------------------------------------------------------
+
+
+@operation()
+def forbid(like, rows, numbers: Changes, ld_numbers, mask: Reads, ld_mask, size: Count, value: Real):  # type: ignore[no-untyped-def]
+    """numbers = value where the mask is not positive, of the first `size` columns."""
+    x, m = view(like, numbers, rows * ld_numbers), view(like, mask, rows * ld_mask)
+    for r in range(rows):
+        for a in range(size):
+            if m[r * ld_mask + a] <= like:
+                x[r * ld_numbers + a] = value
 
 
 @operation(fastmath={"contract"})
 def gumbel_softmax(  # type: ignore[no-untyped-def]
     like, row, rows, action: Writes, soft: Writes, logits: Reads, ld_logits, size: Count, key: Stream, hard: Count
 ):
-    """soft = softmax(logits + Gumbel noise); action the same, or one-hot where it is largest if `hard`."""
+    """soft = softmax(logits + Gumbel noise), 0 of forbidden choices; action the same, or one-hot where it is largest if
+    `hard`."""
     numbers, one = rows * ld_logits, number(like, 1.0)
     x, y, out = view(like, logits, numbers), view(like, soft, numbers), view(like, action, numbers)
     for r in range(rows):
@@ -33,7 +46,8 @@ def gumbel_softmax(  # type: ignore[no-untyped-def]
         scale = one / total
         best, largest = 0, like
         for a in range(ld_logits):
-            y[r * ld_logits + a] = y[r * ld_logits + a] * scale if a < size else like
+            legal = a < size and x[r * ld_logits + a] > LEAST
+            y[r * ld_logits + a] = y[r * ld_logits + a] * scale if legal else like
             if y[r * ld_logits + a] > largest:
                 best, largest = a, y[r * ld_logits + a]
         for a in range(ld_logits):

@@ -26,6 +26,7 @@ from shoal.system.files import absolute
 from shoal.training.config import TrainConfig
 from shoal.training.precision import QatPrecision
 from shoal.training.saved_team import acting_team, load_team
+from shoal.training.world_file import check_masks
 
 COPIES, STEPS = 16, 128  # copies of the world in which states are collected, with exploration noise
 
@@ -50,6 +51,7 @@ class RunPolicy(TorchPolicy):
         self.team, self.config, self.folder = team, config, absolute(folder)
         self.name, self.algorithm, self.spec = str(folder), config.algorithm, team.spec
         self.agents, self.discrete = team.spec.agents, team.spec.discrete
+        self.several = bool(self.spec.choices)
         self.observation_size, self.action_size = team.spec.observation_size, team.spec.action_size
         actors = team.rollout_actors
         self.network = _without_quantizer(actors)
@@ -74,12 +76,15 @@ class RunPolicy(TorchPolicy):
         return actors
 
     def _check_fits(self, spec: EnvSpec, image: tuple[int, int, int] | None) -> None:
-        trained = self.spec
-        if (spec.observation_sizes, spec.action_sizes) != (trained.observation_sizes, trained.action_sizes):
+        offered, trained = (
+            (world.observation_sizes, world.action_sizes, world.each_choice) for world in (spec, self.spec)
+        )
+        if offered != trained:
             raise UserError(
                 f"`env={self.env}` does not fit the run in '{self.name}': it has {_sizes(spec)}, the run "
-                f"{_sizes(trained)}."
+                f"{_sizes(self.spec)}."
             )
+        check_masks(self.spec, spec, self.folder)
 
     def respond(self, observation: Array, deterministic: bool) -> Array:
         """The team's actions: the most likely ones, or with exploration noise."""
@@ -100,7 +105,7 @@ class RunPolicy(TorchPolicy):
     def divergence(self, head: Tensor, other: Tensor) -> Tensor | None:
         """(B, N): KL of the choices, or of the Gaussians before squashing, which is the same."""
         actors = self.team.rollout_actors
-        if actors.kind in ("deterministic", "values"):
+        if actors.kind in ("deterministic", "values") or self.spec.choices:
             return None
         real = actors.real.transpose(0, 1)  # (1, N, A)
         if actors.kind == "categorical":
@@ -110,6 +115,11 @@ class RunPolicy(TorchPolicy):
         return (gaussians_kl(mean, deviations[0], other_mean, deviations[1]) * real).sum(-1)
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
+        if self.spec.choices:
+            what = "both choices and boxes" if self.spec.mixed else "several choices at a time"
+            raise UserError(
+                f"The actions of {self.spec.name} are {what}, which an exported file cannot have; play the run itself."
+            )
         metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
         return dataclasses.replace(from_team(self.team, sample, one_agent=each), metadata=metadata).check()
 

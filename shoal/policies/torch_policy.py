@@ -233,7 +233,7 @@ class Thinned:
 def equal_actions(actions: Array, others: Array, spec: EnvSpec) -> NDArray[np.bool_]:
     """(B, N): the same choice, or within a hundredth of the box's width in every entry."""
     if spec.action_low is None or spec.action_high is None:
-        return actions.argmax(-1) == others.argmax(-1)
+        return np.asarray((actions == others).all(-1))
     return (np.abs(actions - others) <= CLOSE * (spec.action_high - spec.action_low)).all(-1)
 
 

@@ -74,6 +74,7 @@ class TrainedPolicy(ABC):
     config: TrainConfig
     channels: int | None = None
     most_copies: int = MOST_COPIES
+    several: bool = False  # agents have several choices at a time, or some choose and others do not
 
     @property
     def env(self) -> str:
@@ -111,6 +112,7 @@ class TrainedPolicy(ABC):
     def __repr__(self) -> str:
         seen = counted(self.observation_size, "number")
         acted = f"{self.action_size} choices" if self.discrete else f"{counted(self.action_size, 'number')} in a box"
+        acted = f"{self.action_size} numbers with several choices" if self.several else acted
         how = f"{self.algorithm.upper()} in {self._env_named}" if self.algorithm else self._env_named
         return printable(
             f"<trained policy in '{self.name}' ({self.kind}): {how}, {counted(self.agents, 'agent')}, observations of "
@@ -151,8 +153,9 @@ class TrainedPolicy(ABC):
                 f"{alone}{expected} or (copies, {expected[0]}, {expected[1]})."
             )
         self._check_mode(deterministic)
-        if as_choices and not self.discrete:
-            raise UserError(f"The actions of the policy in '{self.name}' are numbers in a box, not choices.")
+        if as_choices and (self.several or not self.discrete):
+            what = "not one choice per agent" if self.several else "numbers in a box, not choices"
+            raise UserError(f"The actions of the policy in '{self.name}' are {what}.")
         shape = (*observation.shape[:-1], self.action_size)
         actions = self.respond(rows, deterministic).reshape(shape) if len(rows) else np.zeros(shape, np.float32)
         return np.asarray(actions.argmax(-1), np.int64) if as_choices else actions

@@ -24,7 +24,7 @@ from shoal.inference.form import Form, make_form, weight_bytes
 from shoal.inference.graph import TINY, Facts, build, set_facts
 from shoal.inference.layers import Array, Conv2d, Linear
 from shoal.inference.options import ExportOptions, Rounding
-from shoal.inference.policy import Draws, Exploration, Head, Policy
+from shoal.inference.policy import MASKED, Draws, Exploration, Head, Policy
 from shoal.inference.runtime import audit
 from shoal.networks.layout import network_numbers
 from shoal.system.files import write_whole
@@ -71,7 +71,8 @@ def from_team(team: BaseTeam, sample: bool = False, one_agent: bool = False) -> 
     of = tuple(network_numbers(spec, team.config.shared_actors).tolist())
     return Policy(
         tuple(layers), head, seen, spec.action_sizes, spec.agent_names, team.normalisation.normaliser, one_hot=one_hot,
-        exploration=exploration, network_of=of if len(set(of)) < len(of) else (),
+        exploration=exploration, network_of=of if len(set(of)) < len(of) else (), choices=spec.choices,
+        masked=spec.masked,
     )  # fmt: skip
 
 
@@ -241,7 +242,8 @@ def refuse_other_network(policy: Policy, job: Job) -> None:
     if not np.isfinite(job.outputs).all():
         raise UserError("The original policy outputs NaN or infinity for a state that it visits: it is not exported.")
     expected = job.outputs[:FEW, :, : policy.action_size]
-    outputs = policy.outputs(job.states[:FEW], np.float32)
+    legal = expected > MASKED / 2
+    expected, outputs = expected[legal], policy.outputs(job.states[:FEW], np.float32)[legal]
     wrong = np.abs(outputs - expected).mean() / max(np.abs(expected).max(), TINY)
     if wrong > (OTHER_CODES if policy.grids else OTHER_SUMS):
         raise UserError(
@@ -318,8 +320,8 @@ def _errors(
     outputs = outputs[..., : policy.action_size].astype(np.float64)
     if policy.head.kind == "categorical":
         outputs = outputs - np.log(-np.log(noise.astype(np.float64)))
-    lowest = np.where(policy.mask == 0, outputs, np.inf).min(-1)
     outputs = outputs + policy.mask
+    lowest = np.where(outputs > MASKED / 2, outputs, np.inf).min(-1)
     best = outputs.max(-1)
     chosen = np.take_along_axis(outputs, actions[..., None], -1)[..., 0]
     spread = best - lowest

@@ -49,6 +49,11 @@ class Normalisation:
             raise UserError(
                 f"`normalize_observations` does not apply to {spec.name}, whose observations are one-hot; leave it out."
             )
+        if observations and spec.masked:
+            raise UserError(
+                f"`normalize_observations` does not apply to {spec.name}, whose observations begin with action masks; "
+                "leave it out."
+            )
         self.spec, self.discount, self.kinds = spec, discount, np.array(spec.kinds)  # (N,)
         sizes = {"observations": spec.observation_size * observations, "rewards": 1 * rewards}
         self.moments = {name: new_moments(max(spec.kinds) + 1, size) for name, size in sizes.items() if size}

@@ -14,7 +14,7 @@ from shoal.algorithms.base import BaseTeam, check_choices
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
-from shoal.envs.base import VectorEnv
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted
 from shoal.native.runner import why_unusable
 from shoal.replay import Ring, Sampler, make_sampler
@@ -76,7 +76,7 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
             f"`capacity={config.capacity}` holds {ring.capacity_per_copy} for each of "
             f"{counted(config.copies, 'copy', 'copies')}."
         )
-    config, note = chosen_update(config)
+    config, note = chosen_update(config, spec)
     if config.update == "native":
         native = NativeTeam(spec, config, config.seed, native_threads(config))
         return Parts(config, env, native, ring, sampler, note=note)
@@ -87,12 +87,12 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     return Parts(config, env, team, ring, sampler, make_precision(team, config), note=note)
 
 
-def chosen_update(config: TrainConfig) -> tuple[TrainConfig, str]:
+def chosen_update(config: TrainConfig, spec: EnvSpec) -> tuple[TrainConfig, str]:
     """The settings with the update that the run learns with, and why it is that one."""
-    reason = config.why_torch()
+    reason = config.why_torch(spec)
     if reason is None and config.update == "torch":
         return config, "Learning in torch, as `update` says."
-    if reason is None and (reason := why_unusable()) is not None and config.update == "native":
+    if (reason := reason or why_unusable()) is not None and config.update == "native":
         raise UserError(f"`update` is native, but {reason}; a new run can have `update=torch`.")
     if reason is not None:
         return dataclasses.replace(config, update="torch"), f"Learning in torch: {reason}."

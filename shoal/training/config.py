@@ -16,6 +16,7 @@ from shoal.training.presets import TUNED
 from shoal.trust import check_importable, env_name
 
 if TYPE_CHECKING:
+    from shoal.envs.base import EnvSpec
     from shoal.runs.checkpoint import Checkpoint
 
 
@@ -52,6 +53,9 @@ class WorldConfig:
     distance, nearest first, which teams learn from faster."""
     env_options: str = ""
     """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
+    env_masks: bool = False
+    """PettingZoo and Gymnasium: obey the action_mask in the environment's infos; one in a Dict observation is always
+    obeyed."""
 
 
 @dataclass(frozen=True)
@@ -220,8 +224,10 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             raise UserError("`env_options` must be a JSON object, e.g. '{\"N\": 4}'.")
         return options
 
-    def why_torch(self) -> str | None:
-        """Why only torch can learn in this run, as far as its settings tell; None if native code can."""
+    def why_torch(self, spec: "EnvSpec | None" = None) -> str | None:
+        """Why only torch can learn in this run, as far as its settings and its world tell; None if native code can."""
+        if spec is not None and spec.choices:
+            return "native code has one choice per agent, or boxes alone"
         if self.implementation == "reference":
             return "the papers' baseline learns in torch"
         if self.qat_bits is not None:

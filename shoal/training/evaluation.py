@@ -76,6 +76,7 @@ def _world(
         "episode_length": episode_length or config.episode_length,
         "stagger": stagger,
         "options": config.world_options or None,
+        "masks": config.env_masks,
         "workers": config.env_workers or 1,
     }
 
@@ -86,7 +87,7 @@ def _names_of_config() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        error.args = (re.sub("`(options|workers)`", r"`env_\1`", str(error)),)
+        error.args = (re.sub("`(options|masks|workers)`", r"`env_\1`", str(error)),)
         raise
 
 
@@ -130,7 +131,7 @@ def evaluation(spec: EnvSpec, played: list[Episode]) -> Evaluation:
 def random_act(spec: EnvSpec, seed: int) -> Act:
     """A team that acts uniformly at random: one-hot choices, or points of the box."""
     rng = stream(seed, "random team")
-    return lambda observation: random_actions(spec, len(observation), rng)
+    return lambda observation: random_actions(spec, len(observation), rng, observation)
 
 
 def team_act(team: "BaseTeam", explore: bool) -> Act:

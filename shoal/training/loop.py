@@ -33,7 +33,7 @@ from shoal.training.result import TrainResult, log_line, result_so_far
 from shoal.training.resume import refill, restore, snapshot
 from shoal.training.returns import Episode
 from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, nothing_shared, remedy
-from shoal.training.world_file import WORLD, world_json
+from shoal.training.world_file import WORLD, check_masks, stored_spec, world_json
 from shoal.waiting import said_if_long
 
 IMPLEMENTATIONS = {
@@ -184,6 +184,8 @@ class TeamRun:
 
     def _begin(self, folder: RunFolder, log: MetricsLog) -> None:
         training, observer = self.training, self.observer
+        if (trained := stored_spec(self.config, folder.path, observer.tell)) is not None:
+            check_masks(trained, training.env.spec, folder.path)
         training.log_mark, self._contention = log.mark, Contention()
         training.milestones.begin(folder.path, observer.tell)
         for picture in (CURVE, DIAGNOSIS):  # of a run that is extended

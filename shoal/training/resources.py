@@ -88,7 +88,7 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
     seen = 5 * spec.agents * spec.observation_size  # by the policies; the world keeps four steps of views
     act = config.copies * (passed + seen)
     weights = network_weights(spec, config)
-    if config.update != "torch" and config.why_torch() is None:
+    if config.update != "torch" and config.why_torch(spec) is None:
         each = copies_of_weights(spec, config, native_threads(config))
         stored = sum((SAVED + copies) * numbers for copies, numbers in zip(each, weights, strict=True))
         learn = native_rows(config, spec)

@@ -12,6 +12,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from shoal.envs.base import EnvSpec
+from shoal.errors import UserError
 from shoal.runs import disk
 from shoal.runs.signature import is_signed, sign
 from shoal.training.config import TrainConfig
@@ -44,6 +45,15 @@ def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) 
         return None
 
 
+def check_masks(trained: EnvSpec, spec: EnvSpec, folder: Path) -> None:
+    """Refuse a run that was trained before action masks in Dict observations were obeyed, which has them elsewhere."""
+    if trained.masked != spec.masked:
+        raise UserError(
+            f"The run in '{folder}' is from an earlier version of Shoal, which did not obey the action masks of "
+            f"{spec.name}; train it again."
+        )
+
+
 def needs_trust(config: TrainConfig, folder: Path) -> bool:
     """Whether the world of this run may be made only if the user trusts it: not if they have trained the run here."""
     if not untrusted(config.env, config.env_options):
@@ -62,6 +72,7 @@ def _spec(fields: Any) -> EnvSpec:
     }
     if "figures" in values:  # what earlier versions called it
         values["metrics"] = values.pop("figures")
+    values["choices"] = tuple(map(tuple, values.get("choices", ())))
     values |= {name: None if fields[name] is None else np.array(fields[name], np.float32) for name in BOUNDS}
     spec = EnvSpec(**values)
     sizes = (*spec.observation_sizes, *spec.action_sizes)
@@ -70,6 +81,8 @@ def _spec(fields: Any) -> EnvSpec:
     typed += [(name, str) for name in (*spec.agent_names, *spec.agent_groups, *spec.metrics)]
     if any(type(value) is not kind for value, kind in typed):
         raise ValueError("a value has the wrong type")
+    if spec.choices and any(sum(own) > size for own, size in zip(spec.choices, spec.action_sizes, strict=True)):
+        raise ValueError("its choices are wrong")
     if not 0 < spec.agents == len(spec.observation_sizes) == len(spec.action_sizes) or min(sizes) < 1:
         raise ValueError("its sizes are wrong")
     for bound in (spec.action_low, spec.action_high):

@@ -101,6 +101,31 @@ def critic_nets(critics):
     return nets
 
 
+def sizes_of_choices(spec, i):
+    """The sizes of agent i's choices."""
+    return spec.choices[i] if spec.choices else (spec.action_sizes[i],) if spec.discrete else ()
+
+
+def choices_of(spec, i, obs, head, noise, hard):
+    """Agent i's samples of its choices, their entropy, and the sum of the squares of legal logits."""
+    parts, entropy, square, at = [], obs.new_zeros(len(obs)), obs.new_zeros(len(obs)), 0
+    for size in sizes_of_choices(spec, i):
+        logits, drawn = head[:, at : at + size], noise[:, at : at + size]
+        legal = obs[:, at : at + size] > 0 if spec.masked else torch.ones_like(logits, dtype=torch.bool)
+        legal = legal | ~legal.any(1, keepdim=True)  # of agents that have left
+        masked = torch.where(legal, logits, -math.inf)
+        soft = torch.softmax(masked + drawn, -1)
+        if hard:
+            one = torch.nn.functional.one_hot(soft.argmax(-1), size).to(soft.dtype)
+            soft = one + (soft - soft.detach())
+        p = torch.where(legal, torch.softmax(masked, -1), 1.0)
+        entropy = entropy - (p * torch.log(p)).sum(-1)
+        square = square + torch.where(legal, logits**2, 0.0).sum(-1)
+        parts.append(soft)
+        at += size
+    return parts, entropy, square
+
+
 class Plain:
     """Both algorithms on numpy batches (M, B, ...), M = 1 shared or N independent."""
 
@@ -134,32 +159,21 @@ class Plain:
     def act(self, net, obs, i, noise):
         size = self.spec.action_sizes[i]
         head = net(obs)
-        action = obs.new_zeros(len(obs), self.a)
-        entropy = None
-        if self.spec.discrete:
-            logits = head[:, :size]
-            soft = torch.softmax(logits + noise[:, :size], -1)
-            hard = self.c.gumbel == "straight-through" or (self.c.gumbel == "auto" and not self.spec.soft_actions)
-            if hard:
-                one = torch.nn.functional.one_hot(soft.argmax(-1), size).to(soft.dtype)
-                soft = one + (soft - soft.detach())
-            action = torch.cat([soft, action[:, size:]], 1)
-            p = torch.softmax(logits, -1)
-            entropy = -(p * torch.log(p)).sum(-1)
-            penalty = (logits**2).mean(-1)
-        elif self.masac:
-            mean, s = head[:, :size], head[:, self.a : self.a + size]
-            log_std = -5 + 3.5 * (torch.tanh(s) + 1)
+        hard = self.c.gumbel == "straight-through" or (self.c.gumbel == "auto" and not self.spec.soft_actions)
+        parts, entropy, penalty = choices_of(self.spec, i, obs, head, noise, hard)
+        rest = sum(part.shape[1] for part in parts)
+        mean = head[:, rest:size]
+        if self.masac and rest < size:
+            log_std = -5 + 3.5 * (torch.tanh(head[:, self.a + rest : self.a + size]) + 1)
             normal = torch.distributions.Normal(mean, log_std.exp())
-            x = mean + log_std.exp() * noise[:, :size]
+            x = mean + log_std.exp() * noise[:, rest:size]
             log_slope = -2 * torch.log(torch.cosh(x.double())).to(x.dtype)  # of tanh, whose slope is 1 / cosh^2
-            entropy = -(normal.log_prob(x) - log_slope).sum(-1)
-            action = torch.cat([torch.tanh(x), action[:, size:]], 1)
-            penalty = None
+            entropy = entropy - (normal.log_prob(x) - log_slope).sum(-1)
+            parts.append(torch.tanh(x))
         else:
-            action = torch.cat([torch.tanh(head[:, :size]), action[:, size:]], 1)
-            penalty = (head[:, :size] ** 2).mean(-1)
-        return action, entropy, penalty
+            parts.append(torch.tanh(mean))
+        padding = obs.new_zeros(len(obs), self.a - size)
+        return torch.cat([*parts, padding], 1), entropy, (penalty + (mean**2).sum(-1)) / size
 
     def update(self, batch, next_noise, online_noise, current_noise, own_noise):
         """`next_noise`, `current_noise` (N, M*B, A); `own_noise`, `online_noise` (N, B, A); zeros if unused."""
@@ -246,10 +260,10 @@ class Plain:
 
     def want(self, i):
         """The entropy that the temperature is to hold."""
-        size = self.spec.action_sizes[i]
         if self.c.target_entropy is not None:
             return self.c.target_entropy
-        return 0.5 * math.log(size) if self.spec.discrete else -size
+        choices = sizes_of_choices(self.spec, i)
+        return sum(0.5 * math.log(size) for size in choices) - (self.spec.action_sizes[i] - sum(choices))
 
     def step_alpha(self, i, g):
         t = self.actors[i].t

@@ -3,7 +3,7 @@
 import torch
 
 from shoal.replay import Returns
-from tests.algorithms.plain import Net, actor_nets, critic_nets
+from tests.algorithms.plain import Net, actor_nets, choices_of, critic_nets
 
 
 class NormedNet(Net):
@@ -111,12 +111,10 @@ class PlainD4PG(PlainTeam):
     def act(self, net, obs, i, noise):
         size = self.spec.action_sizes[i]
         head = net(obs)[:, :size]
-        if self.spec.discrete:
-            action = torch.softmax(head + noise[:, :size], -1)
-        else:
-            action = torch.tanh(head)
+        parts, _, square = choices_of(self.spec, i, obs, head, noise, hard=False)
+        mean = head[:, sum(part.shape[1] for part in parts) :]
         padding = obs.new_zeros(len(obs), self.a - size)
-        return torch.cat([action, padding], 1), (head**2).mean(-1)
+        return torch.cat([*parts, torch.tanh(mean), padding], 1), (square + (mean**2).sum(-1)) / size
 
     def update(self, batch, next_noise, own_noise):
         n, o, a = self.n, self.o, self.a
@@ -165,8 +163,10 @@ class PlainDQN(PlainTeam):
             loss = 0.0
             for b in range(len(joint)):
                 after = self.own(next_joint, i)[b]
+                legal = [a for a in range(size) if not self.spec.masked or after[a] > 0] or range(size)
                 values = self.target_actors[i](after).detach()[:size]
-                best = int((self.actors[i](after).detach()[:size] if self.c.double else values).argmax())
+                chooser = self.actors[i](after).detach() if self.c.double else values
+                best = max(legal, key=lambda a, chooser=chooser: float(chooser[a]))
                 target = reward[b] + bootstrap[b] * values[best]
                 first = self.n * self.o + i * self.a
                 played = int(joint[b, first : first + size].argmax())

@@ -8,10 +8,11 @@ import torch
 
 from shoal.algorithms import LearnConfig, make_team
 from shoal.algorithms.minibatch import as_tensors
+from shoal.envs.base import random_actions
 from shoal.replay import Returns
 from tests.algorithms.plain import actor_nets, numpy_noise, precision_of_networks
 from tests.algorithms.plain_deep import PlainD4PG, PlainDQN, atom_critic_nets
-from tests.algorithms.test_oracle import ROWS, UPDATES, flat, make_batch, make_spec
+from tests.algorithms.test_oracle import ROWS, SPACES, UPDATES, flat, make_batch, make_spec
 
 CPU = torch.device("cpu")
 
@@ -25,10 +26,10 @@ def several_steps(rng, batch, spec):
 
 
 def one_hot_actions(rng, batch, spec):
-    """The same batch with choices played, as a DQN plays them."""
+    """The same batch with legal choices played, as a DQN plays them."""
     n, o, a = spec.agents, spec.observation_size, spec.action_size
-    choice = (rng.random((*batch.copies.shape, n)) * np.array(spec.action_sizes)).astype(int)
-    batch.joint[..., n * o :] = (np.arange(a) == choice[..., None]).reshape(*batch.copies.shape, n * a)
+    seen = batch.joint[..., : n * o].reshape(-1, n, o)
+    batch.joint[..., n * o :] = random_actions(spec, len(seen), rng, seen).reshape(*batch.copies.shape, n * a)
     return batch
 
 
@@ -102,6 +103,17 @@ def test_d4pg_equals_plain_loop(agents, discrete, unequal, fixed, options):
 def test_dqn_equals_plain_loop(agents, unequal, fixed, options):
     spec = make_spec(agents, True, fixed, unequal=unequal)
     agree(spec, PlainDQN, one_hot_actions, algorithm="dqn", **{"learning_rate": 0.01, "target_period": 2} | options)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_d4pg_with_masks_several_choices_and_boxes_beside_choices(name):
+    agree(SPACES[name], PlainD4PG, algorithm="d4pg", atoms=7, v_min=-2.0, v_max=2.0, learning_rate=0.01)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("name", [name for name in SPACES if name.startswith("masks")])
+def test_dqn_with_masks(name, double):
+    agree(SPACES[name], PlainDQN, one_hot_actions, algorithm="dqn", double=double, learning_rate=0.01)
 
 
 def test_reuse_and_dense_agree_with_atoms_and_layer_norm():

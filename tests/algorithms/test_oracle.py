@@ -21,15 +21,19 @@ ROWS, UPDATES = 32, 5
 TOLERANCE = {np.float32: 1e-5, np.float64: 1e-9}
 
 
-def make_spec(n, discrete, fixed=True, soft=True, unequal=False):
+def make_spec(n, discrete, fixed=True, soft=True, unequal=False, masked=False, choices=()):
+    """`choices`: sizes of each agent's; where not `discrete`, each agent without any has a box."""
     obs = tuple(4 + (i % 2 if unequal else 0) for i in range(n))
     act = tuple(3 + (i % 3 if unequal else 0) for i in range(n))
+    act = tuple(sum(own) or size for own, size in zip(choices, act, strict=True)) if choices else act
+    obs = tuple(map(sum, zip(obs, act, strict=True))) if masked else obs
     a = max(act)
     real = np.arange(a) < np.array(act)[:, None]
     box = None if discrete else real.astype(np.float32)
     return EnvSpec(
         "toy", tuple(f"agent_{i}" for i in range(n)), obs, act, discrete, soft_actions=soft and discrete,
         action_low=None if box is None else -box, action_high=box, episode_length=25, fixed_length=fixed,
+        choices=choices, masked=masked,
     )  # fmt: skip
 
 
@@ -41,6 +45,11 @@ def make_batch(rng, spec, minibatches, precision=np.float32):
     joint = (rng.normal(size=(*shape, n * (o + a))) * real).astype(precision)
     next_joint = (rng.normal(size=(*shape, n * (o + a))) * real).astype(precision)
     next_joint[..., n * o :] = 0
+    for i, block in spec.each_choice if spec.masked else ():
+        for seen in (joint, next_joint):  # three fifths are legal, and one in any case
+            part = seen[..., i * o + block.start : i * o + block.stop]
+            part[...] = rng.random(part.shape) < 0.6
+            np.put_along_axis(part, rng.integers(part.shape[-1], size=(*shape, 1)), 1, -1)
     reward = rng.normal(size=(*shape, n)).astype(precision)
     alive = np.ones((*shape, n), bool) if spec.fixed_length else rng.random((*shape, n)) < 0.8
     ended = alive & (rng.random((*shape, n)) < (0.0 if spec.fixed_length else 0.2))
@@ -63,7 +72,8 @@ def agree(spec, config, precision=np.float64, seed=0):
         drawn = []
 
         def noise(kind, shape, drawn=drawn):
-            drawn.append(numpy_noise(rng, kind, shape, precision))
+            if not (spec.mixed and kind == "gumbel" and config.algorithm == "masac"):  # then it follows normal noise
+                drawn.append(numpy_noise(rng, kind, shape, precision))
             return drawn[-1]
 
         team.noise = noise
@@ -77,7 +87,7 @@ def agree(spec, config, precision=np.float64, seed=0):
 def sort_noise(drawn, spec, config, minibatches):
     """What the team drew, by its use: next actions, online entropy, redrawn actions, own actions."""
     boxes, masac = not spec.discrete, config.algorithm == "masac"
-    draws = masac or not boxes  # deterministic policies draw nothing
+    draws = masac or spec.discrete or spec.mixed  # deterministic policies draw nothing
     uses = [
         draws,
         masac and config.variant == "tf2" and boxes,  # the entropy of choices is exact
@@ -127,6 +137,28 @@ def test_update_equals_plain_loop(algorithm, minibatch, first_layer, n, precisio
 def test_box_actions(algorithm, minibatch, precision):
     config = LearnConfig(algorithm=algorithm, minibatch=minibatch, hidden=(16, 16))
     agree(make_spec(3, discrete=False), config, precision)
+
+
+SPACES = {
+    "masks": make_spec(3, True, masked=True, unequal=True, soft=False),
+    "masks, agents leave": make_spec(2, True, fixed=False, masked=True, unequal=True),
+    "several choices": make_spec(3, True, choices=((2, 3), (4,), (2, 2, 3))),
+    "several choices, masks": make_spec(2, True, fixed=False, masked=True, soft=False, choices=((2, 3), (2, 2, 2))),
+    "choices and boxes": make_spec(3, False, choices=((3,), (), (2, 4))),
+    "choices and boxes, masks": make_spec(3, False, fixed=False, masked=True, choices=((), (3, 2), (5,))),
+}
+"""Actions beyond one choice, or a box, for every agent."""
+
+
+@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("options", [
+    {"algorithm": "maddpg"},
+    {"algorithm": "maddpg", "minibatch": "independent", "others": "current", "gumbel": "straight-through"},
+    {"algorithm": "masac", "critic": "pooled", "others": "current", "learn_entropy": True},
+    {"algorithm": "masac", "minibatch": "independent", "variant": "tf2"},
+], ids=str)  # fmt: skip
+def test_masks_several_choices_and_boxes_beside_choices(name, options):
+    agree(SPACES[name], LearnConfig(hidden=(16, 12), **options))
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])

@@ -40,6 +40,70 @@ class Corridor(gymnasium.Env):
         return np.full((2, self.length, 3), self.place, np.uint8)
 
 
+class Masked:
+    """Two agents that may play only what their masks allow, in Dict observations or in infos; others raise."""
+
+    def __init__(self, where="observation", several=(), boxes=(), length=6):
+        self.where, self.length, self.possible_agents, self.agents = where, length, ["a_0", "a_1"], []
+        kinds = {name: spaces.Discrete(3 + i, start=i) for i, name in enumerate(self.possible_agents)}
+        kinds |= {name: spaces.MultiDiscrete([4, 50]) for name in several}
+        self.kinds = kinds | {name: spaces.Box(-2.0, 3.0, (2,)) for name in boxes}
+        self.mask = lambda name, sizes: np.concatenate([self.drawn(size) for size in sizes])
+
+    def drawn(self, size):
+        mask = (self.random.random(size) < 0.4).astype(np.int8)
+        mask[self.random.integers(size)] = 1
+        return mask
+
+    def sizes(self, name):
+        kind = self.kinds[name]
+        return kind.nvec if isinstance(kind, spaces.MultiDiscrete) else [getattr(kind, "n", 1)]
+
+    def action_space(self, name):
+        return self.kinds[name]
+
+    def observation_space(self, name):
+        seen = spaces.Box(-1, 1, (2,))
+        mask = spaces.Box(0, 1, (int(sum(self.sizes(name))),), np.int8)
+        boxed = isinstance(self.kinds[name], spaces.Box)
+        return seen if boxed or self.where != "observation" else spaces.Dict(observation=seen, action_mask=mask)
+
+    def seen(self):
+        self.masks = {name: self.mask(name, self.sizes(name)) for name in self.possible_agents}
+        plain = {name: self.random.uniform(-1, 1, 2).astype(np.float32) for name in self.masks}
+        infos = {name: {"action_mask": mask} for name, mask in self.masks.items()}
+        if self.where != "observation":
+            return plain, infos if self.where == "infos" else {}
+        boxed = [name for name in plain if isinstance(self.kinds[name], spaces.Box)]
+        return {name: {"observation": plain[name], **infos[name]} for name in plain} | {n: plain[n] for n in boxed}, {}
+
+    def reset(self, seed=None, options=None):
+        self.random, self.time, self.agents = np.random.default_rng(seed), 0, list(self.possible_agents)
+        return self.seen()
+
+    def step(self, actions):
+        for name, action in actions.items():
+            assert self.kinds[name].contains(action)
+            entries = np.ravel(action - getattr(self.kinds[name], "start", 0))
+            if isinstance(self.kinds[name], spaces.Box):
+                continue
+            for entry, mask in zip(entries, np.split(self.masks[name], np.cumsum(self.sizes(name))[:-1]), strict=True):
+                if not mask[entry]:
+                    raise ValueError(f"{name} must not play {action}")
+        self.time += 1
+        over = self.time == self.length
+        observations, infos = self.seen()
+        rewards, ended = (dict.fromkeys(self.agents, value) for value in (float(entries[0]), False))
+        self.agents = [] if over else self.agents
+        return observations, rewards, ended, dict.fromkeys(rewards, over), infos
+
+    def render(self):
+        return None
+
+    def close(self):
+        pass
+
+
 class Nested:
     class Inner(Corridor):
         pass

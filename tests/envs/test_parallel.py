@@ -7,10 +7,11 @@ import pytest
 from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from own_worlds import Masked
 from relay import ACTION_SPACES, BOXES, OBSERVATION_SIZES, STAY, Relay, make
 
 from shoal.envs.base import group_of
-from shoal.envs.parallel import episode_seed
+from shoal.envs.parallel import ParallelCopies, episode_seed
 from shoal.errors import UserError
 
 
@@ -219,3 +220,43 @@ def test_returned_and_passed_arrays_are_not_modified():
 )  # fmt: skip
 def test_group_of_an_agent_follows_from_its_name(agent, group):
     assert group_of(agent) == group
+
+
+@pytest.mark.parametrize("where", ["observation", "infos"])
+@pytest.mark.parametrize("kinds", [{}, {"several": ["a_1"]}, {"boxes": ["a_0"], "several": ["a_1"]}], ids=str)
+def test_masks_begin_observations_and_random_teams_obey_them(where, kinds):
+    """The world raises if they do not."""
+    worlds = [Masked(where, **kinds) for _ in range(2)]
+    env = ParallelCopies("masked", worlds, 3, None, False, masks=where == "infos")
+    assert env.spec.masked and env.spec.mixed == ("boxes" in kinds)
+    sizes = [sum(world_sizes) for world_sizes in map(worlds[0].sizes, worlds[0].possible_agents)]
+    if "boxes" in kinds:
+        sizes[0] = 2  # of its box, which has no mask
+    assert env.spec.action_sizes == tuple(sizes) and env.spec.observation_sizes == tuple(size + 2 for size in sizes)
+    observation = env.reset()
+    for _ in range(20):
+        for e, world in enumerate(worlds):
+            for i, name in enumerate(world.possible_agents):
+                mask = np.ones(2) if name in kinds.get("boxes", ()) else world.masks[name]
+                assert np.array_equal(observation[e, i, : sizes[i]], mask)
+        state, actions = env.state(), env.sample_actions()
+        observation = env.step(actions).observation
+    other = ParallelCopies("masked", [Masked(where, **kinds) for _ in worlds], 3, None, False, masks=where == "infos")
+    other.reset()
+    other.load_state(state)
+    assert np.array_equal(other.step(actions).observation, observation)
+
+
+@pytest.mark.parametrize(
+    ("where", "mask", "said"),
+    [
+        ("observation", lambda name, sizes: np.zeros(sum(sizes)), "got an action_mask without any legal choice"),
+        ("infos", lambda name, sizes: np.ones(7), "got an action_mask that is not one number per choice"),
+        ("nowhere", lambda name, sizes: np.ones(sum(sizes)), "have no action_mask; leave out `env_masks`"),
+    ],
+)
+def test_wrong_masks_are_refused(where, mask, said):
+    world = Masked(where)
+    world.mask = mask
+    with pytest.raises(UserError, match=said):
+        ParallelCopies("masked", [world], 3, None, False, masks=where != "observation").reset()

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gymnasium import spaces
-from relay import ACTION_SPACES, BOXES, STAY, Relay, make
+from relay import ACTION_SPACES, STAY, Relay, make
 
 from shoal.envs import make_env, parallel
 from shoal.envs.parallel import ParallelCopies
@@ -378,8 +378,3 @@ def test_state_of_another_shape_is_refused():
     env.reset()
     with pytest.raises(UserError, match=r"\(2, 3, 4\).*\(3, 3, 4\)"):
         make(STAY, 3)[0].load_state(env.state())
-
-
-def test_mixed_action_kinds_are_refused():
-    with pytest.raises(UserError, match="'scout' of relay has discrete actions and agent 'guard' a box"):
-        make(STAY, action_spaces={**ACTION_SPACES, "guard": BOXES["guard"]})

@@ -1,5 +1,7 @@
 """Spaces as flat vectors: sizes, encoding, decoding and what is refused."""
 
+import itertools
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -7,7 +9,8 @@ from gymnasium.spaces.utils import flatdim, flatten
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.envs.spaces import action_size, decode, encode, observation_size
+from shoal.envs.base import random_actions
+from shoal.envs.spaces import action_size, decode, encode, legal_choices, observation_size, spec_of
 from shoal.errors import UserError
 
 UNIT = spaces.Box(-1, 1, (3,))
@@ -135,8 +138,6 @@ def test_unsupported_observation_spaces_are_refused(space, words):
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.MultiDiscrete([2, 65]),
-        spaces.MultiBinary(8),
         spaces.Box(-1, 1, (2, 2)),
         spaces.Box(0, 9, (2,), np.int64),
         spaces.Dict(a=UNIT),
@@ -176,6 +177,50 @@ def test_every_combination_of_choices_is_one_choice(space):
     space.seed(0)
     samples = {space.sample().tobytes() for _ in range(2000)}
     assert samples == {action.tobytes() for action in played}  # as Gymnasium draws them
+
+
+@pytest.mark.parametrize(
+    ("space", "blocks"),
+    [
+        (spaces.MultiDiscrete([2, 65]), (2, 65)),
+        (spaces.MultiDiscrete([[9, 3], [1, 5]], start=[[1, -1], [0, 2]], dtype=np.int32), (9, 3, 1, 5)),
+        (spaces.MultiBinary((2, 4)), (2,) * 8),
+    ],
+    ids=str,
+)
+def test_many_combinations_are_several_choices(space, blocks):
+    """Each entry is chosen by the largest number of its own block; a mask is theirs one after the other."""
+    spec = spec_of("x", ["a"], [UNIT], [space], None, None)
+    assert spec.choices == (blocks,) and spec.action_sizes == (sum(blocks),) and spec.discrete
+    rng = np.random.default_rng(0)
+    for vector in random_actions(spec, 20, rng)[:, 0]:
+        action = decode(space, vector)
+        assert space.contains(action) and action.dtype == space.dtype
+        entries = action - getattr(space, "start", 0)
+        assert [part.argmax() for part in np.split(vector, np.cumsum(blocks)[:-1])] == entries.ravel().tolist()
+    mask = rng.random(sum(blocks)) < 0.5
+    assert np.array_equal(legal_choices(space, mask), mask)
+    assert np.array_equal(legal_choices(space, tuple(np.split(mask, np.cumsum(blocks)[:-1]))), mask)
+
+
+def test_mask_of_combinations_allows_what_the_masks_of_all_entries_allow():
+    space = spaces.MultiDiscrete([2, 3])
+    for mask in itertools.product([0, 1], repeat=5):
+        legal = legal_choices(space, np.int8(mask))
+        for k, action in enumerate(itertools.product(range(2), range(3))):
+            assert legal[k] == (mask[action[0]] and mask[2 + action[1]])
+    for wrong in (np.ones(6), np.ones((2, 5)), "11111", None, (np.ones(2), np.ones(2)), [[1, 1], [1, 1, 1]]):
+        assert legal_choices(space, wrong) is None
+
+
+def test_choices_beside_boxes():
+    """Choices are in the box from -1 to 1, whose ends the world's units leave as they are."""
+    spec = spec_of("x", ["a", "b"], [UNIT] * 2, [spaces.Discrete(3), spaces.Box(0, 4, (2,))], None, None)
+    assert spec.choices == ((3,), ()) and spec.mixed and not spec.discrete
+    actions = np.float32([[[0, 1, 0], [0.5, -1, 0]]])
+    assert np.array_equal(spec.to_world(actions), np.float32([[[0, 1, 0], [3, 0, 0]]]))
+    drawn = random_actions(spec, 500, np.random.default_rng(0))
+    assert np.array_equal(np.unique(drawn[:, 0], axis=0), np.eye(3)[::-1]) and drawn[:, 1].max() > 3.9
 
 
 def test_long_space_is_abbreviated_in_messages():

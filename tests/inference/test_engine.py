@@ -8,6 +8,7 @@ import pytest
 from shoal.errors import UserError
 from shoal.inference import engine, make_engine
 from shoal.inference.engine import KINDS, fastest
+from shoal.inference.file import PolicyFile, sealed
 from shoal.inference.form import Form
 from shoal.inference.graph import build
 from shoal.inference.grid import safe_bits
@@ -314,3 +315,25 @@ def test_wrong_engines_are_refused(arguments, said):
         make_engine(random_policy(), **arguments)
     with pytest.raises(UserError, match="int3"):
         OnnxEngine(random_policy(), "int3")
+
+
+@pytest.mark.parametrize("head", ["argmax", "categorical"])
+def test_engines_and_files_never_choose_what_a_mask_forbids(tmp_path, head):
+    policy = replace(random_policy(agents=2, observation=(9, 6), action=(4, 2), head=head), masked=True).check()
+    x, noise = observations(policy, 200), noise_for(policy, 200)
+    x[..., :4] = np.random.default_rng(3).random((200, 2, 4)) < 0.5
+    x[:, 0, 3] = x[:, 1, 0] = 1
+    expected = policy.reference(x, noise, np.float32)
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(sealed(build(policy, Form()).SerializeToString()))
+    players = {"torch": TorchEngine(policy), "file": PolicyFile(path)}
+    players |= {" ".join(kind): make_engine(policy, *kind) for kind in KINDS}
+    for name, player in players.items():
+        actions = player.act(x, noise)
+        assert np.take_along_axis(x[..., :4], actions[..., None], -1).all()
+        assert (actions == expected).mean() >= (0.9 if "8" in name else 0.99 if "16" in name else 1), name
+    assert not (expected == replace(policy, masked=False).reference(x, noise, np.float32)).all()
+    with pytest.raises(UserError, match="no room for their action masks"):
+        replace(random_policy(), masked=True, observation_sizes=(4,)).check()
+    with pytest.raises(UserError, match="choices do not fit"):
+        replace(random_policy(), choices=((3, 2),)).check()

@@ -33,6 +33,14 @@ SPECS = {
     "whole numbers": EnvSpec("whole", ("a",), (9,), (3,), True, whole_numbers=True),
     "boxes": EnvSpec("boxes", ("a", "b"), (6, 4), (3, 2), False, action_low=LOW, action_high=HIGH),
 }
+BESIDE = {
+    "masked choices": EnvSpec("masked", ("a", "b"), (11, 7), (5, 3), True, masked=True),
+    "several choices": EnvSpec("several", ("a", "b"), (6, 9), (5, 4), True, choices=((2, 3), (4,)), masked=True),
+    "choices and boxes": EnvSpec(
+        "mixed", ("a", "b"), (6, 4), (3, 2), False, choices=((), (2,)), action_low=-HIGH, action_high=HIGH
+    ),
+}
+"""What has the same heads in every engine."""
 TEAMS = [(algorithm, name) for algorithm in (MADDPG, MASAC) for name in SPECS]
 ENGINES = {f"{name} {precision}": partial(make_engine, name=name, precision=precision) for name, precision in KINDS}
 ENGINES["torch float32"] = TorchEngine
@@ -40,7 +48,7 @@ ENGINES["torch float32"] = TorchEngine
 
 def team_of(algorithm, name, seed=0):
     """A team whose outputs are far from zero."""
-    team = algorithm(SPECS[name], CONFIG, seed, torch.device("cpu"))
+    team = algorithm((SPECS | BESIDE)[name], CONFIG, seed, torch.device("cpu"))
     with torch.no_grad():
         for weight in team.actors.weights:
             weight.mul_(2)
@@ -56,11 +64,18 @@ def played(team, copies=40):
     x *= np.arange(spec.observation_size) < np.array(spec.observation_sizes)[:, None]
     if spec.whole_numbers:
         x = np.eye(spec.observation_size, dtype=np.float32)[rng.integers(spec.observation_size, size=x.shape[:2])]
-    source, drawn = Noise(2, torch.device("cpu")), []
-    team.rollout_noise = lambda kind, shape: drawn.append(source(kind, shape)) or drawn[-1]
+    if spec.masked:
+        masks = x[..., : spec.action_size]
+        masks[spec.legal(x) < spec.chosen] = 0
+        for i, block in spec.each_choice:
+            masks[:, i, block.start] = 1
+    source, drawn = Noise(2, torch.device("cpu")), {}
+    team.rollout_noise = lambda kind, shape: drawn.setdefault(kind, source(kind, shape))
     actions = team.act(x)
-    (noise,) = drawn
-    return x, noise.transpose(0, 1).numpy(), actions, team.to_world(actions)
+    noise = drawn.popitem()[1].transpose(0, 1).numpy()
+    for kind, other in drawn.items():  # Gumbel noise for choices, normal for boxes
+        noise = np.where(spec.chosen == (kind == "gumbel"), other.transpose(0, 1).numpy(), noise)
+    return x, noise, actions, team.to_world(actions)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -85,11 +100,25 @@ def test_the_same_noise_gives_the_actions_of_training(algorithm, name, engine):
     assert np.allclose(one, actions[:1], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["padded choices", "whole numbers"])
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("algorithm", [MADDPG, MASAC])
+def test_masks_several_choices_and_boxes_beside_choices(algorithm, name):
+    team = team_of(algorithm, name)
+    x, noise, expected, told = played(team)
+    explorer = Explorer(from_team(team), ENGINES["numba float32"])
+    actions = explorer.explore(x, noise)
+    assert np.abs(actions - expected).max() < 5e-6 and np.array_equal(explorer.to_world(expected), told)
+    for i, block in team.spec.each_choice:
+        assert (actions[:, i, block].sum(-1) == 1).all()
+        assert not actions[:, i, block][~team.spec.legal(x)[:, i, block]].any()
+    assert explorer.explore(x).shape == actions.shape
+
+
+@pytest.mark.parametrize("name", ["padded choices", "whole numbers", "masked choices"])
 def test_q_values_are_explored_as_in_training(name):
     """Greedy where the first number is at least epsilon, else any choice that the agent has, by the second."""
     config = LearnConfig(algorithm="dqn", hidden=(24, 16), epsilon=0.5)
-    team = DQN(SPECS[name], config, 0, torch.device("cpu"))
+    team = DQN((SPECS | BESIDE)[name], config, 0, torch.device("cpu"))
     with torch.no_grad():
         team.actors.biases[-1].fill_(-9.0)  # below the 0 of a choice that is padding
     x, noise, expected, _ = played(team, copies=200)
@@ -97,7 +126,8 @@ def test_q_values_are_explored_as_in_training(name):
     assert np.array_equal(explorer.explore(x, noise), expected)
     greedy = (team.act(x, explore=False) == expected).all(-1)
     assert greedy[noise[..., 0] >= 0.5].all() and 0.1 < greedy[noise[..., 0] < 0.5].mean() < 0.6
-    assert not expected[:, ~team.spec.action_mask].any() and explorer.draw(3).shape == (3, team.spec.agents, 2)
+    assert not expected[~team.spec.legal(x)].any()
+    assert explorer.draw(3).shape == (3, team.spec.agents, 2)
 
 
 @pytest.mark.parametrize(("algorithm", "name"), TEAMS)

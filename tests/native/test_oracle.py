@@ -16,7 +16,7 @@ from shoal.native.program import padded
 from shoal.native.work import MOMENT, SEED
 from shoal.replay import Batch, Returns
 from tests.algorithms.plain import precision_of_networks
-from tests.algorithms.test_oracle import CHOICES, NUMBERS, covering, make_batch, make_spec
+from tests.algorithms.test_oracle import CHOICES, NUMBERS, SPACES, covering, make_batch, make_spec
 from tests.native.noise import fill_noise
 
 CPU = torch.device("cpu")
@@ -121,6 +121,17 @@ def test_combinations_of_options_match_torch(combination):
     world, unequal, fixed, n = (options.pop(name) for name in ("world", "unequal", "fixed", "agents"))
     spec = make_spec(n, world != "boxes", fixed, soft=world == "soft choices", unequal=unequal)
     agree(spec, LearnConfig(hidden=(16, 12), batch=32, **options))
+
+
+@pytest.mark.parametrize("name", [name for name in SPACES if name.startswith("masks")])
+@pytest.mark.parametrize("options", [
+    {"algorithm": "maddpg", "others": "current"},
+    {"algorithm": "maddpg", "share": "all", "critic": "pooled", "gumbel": "straight-through"},
+    {"algorithm": "masac", "others": "current", "learn_entropy": True},
+    {"algorithm": "masac", "minibatch": "independent", "variant": "tf2"},
+], ids=str)  # fmt: skip
+def test_masks_match_torch(name, options):
+    agree(SPACES[name], LearnConfig(hidden=(16, 12), batch=32, **options))
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])

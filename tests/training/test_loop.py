@@ -1,17 +1,20 @@
 """A run from beginning to end: what it writes, that it learns, and that its counters are true."""
 
+import dataclasses
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from shoal import TrainConfig, train
+from shoal import TrainConfig, load, train
 from shoal.algorithms import MADDPG
 from shoal.errors import Diverged, UserError
 from shoal.training.clock import PHASES
 from shoal.training.loop import Training
+from shoal.training.world_file import WORLD, world_json
 
 SMALL = {
     "warmup": 400, "batch": 64, "hidden": (16, 16), "checkpoint_every": 40, "log_every": 20, "evaluate_episodes": 20,
@@ -147,3 +150,40 @@ def test_a_run_that_diverges_names_the_learning_rate(tmp_path, monkeypatch):
     monkeypatch.setattr(Training, "update", update)
     said = diverged(tmp_path)
     assert said.endswith("training has diverged; a smaller `learning_rate` than 0.01 may help.")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        ("dqn", {}),
+        ("maddpg", {"env_masks": True, "env_options": '{"where": "infos"}'}),
+        ("masac", {"env_options": '{"several": ["a_1"]}'}),
+        ("d4pg", {"env_masks": True, "env_options": '{"where": "infos", "several": ["a_1"], "boxes": ["a_0"]}'}),
+    ],
+    ids=str,
+)
+def test_forbidden_choices_are_never_played(tmp_path, algorithm, options):
+    """The world raises where one is: in training, and from trained, random and noisy teams."""
+    world = {"env": "pettingzoo:tests.envs.own_worlds:Masked", "copies": 4, **options}
+    settings = SMALL | world | {"algorithm": algorithm, "warmup": 200, "update_every": 50, "episodes": 50}
+    result = train(TrainConfig(**settings, out=str(tmp_path / "run")))
+    assert result.updates == result.env_steps // 50
+    policy = load(tmp_path / "run")
+    assert policy.evaluate(10).episodes == 10
+    if not policy.spec.choices:
+        policy.export(str(tmp_path / "policy.onnx"))
+        assert load(tmp_path / "policy.onnx", trust=True).evaluate(10).episodes == 10
+    else:
+        with pytest.raises(UserError, match="which an exported file cannot have; play the run itself"):
+            policy.export(str(tmp_path / "policy.onnx"))
+        with pytest.raises(UserError, match="are not one choice per agent"):
+            policy.act(np.zeros(policy.observation_size * 2).reshape(2, -1), as_choices=True)
+    if algorithm == "dqn":  # a run from before masks were obeyed
+        spec = dataclasses.replace(policy.spec, masked=False)
+        (tmp_path / "run" / WORLD).write_text(world_json(policy.config, spec, tmp_path / "run"))
+        again = TrainConfig(out=str(tmp_path / "run"), episodes=60)
+        for wrong in (load(tmp_path / "run").make_env, partial(train, again, resume=True, trust=True)):
+            with pytest.raises(
+                UserError, match="from an earlier version of Shoal, which did not obey the action masks"
+            ):
+                wrong()
