@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.algorithms.config import algorithm_title
 from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.report.panels import draw_figure
@@ -102,7 +103,7 @@ def draw_run_curve(result: "TrainResult") -> Path:
     run = Path(result.run)
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
     config = read_config(run)
-    title = f"{config.algorithm.upper()} in {config.env}: {name}"
+    title = f"{algorithm_title(config.algorithm)} in {config.env}: {name}"
     groups = {group: values.get("random") for group, values in result.groups.items()}
     return draw_curve(run / METRICS, run / CURVE, title, result.return_random, random_groups=groups)
 
