@@ -99,6 +99,10 @@ class RunConfig:
     export, quantize and watch); 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    track: Literal["none", "wandb", "mlflow"] = "none"
+    """Send the same metrics, the settings and the result to Weights & Biases or MLflow (extra track)."""
+    track_project: str = "shoal"
+    """Project of Weights & Biases or experiment of MLflow; the run is called as its folder, its group as the parent."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,12 @@ OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if fie
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent: ClassVar = StoredConfig.result_independent | {"cluster", "env_workers"}
+    result_independent: ClassVar = StoredConfig.result_independent | {
+        "cluster",
+        "env_workers",
+        "track",
+        "track_project",
+    }
     changeable: ClassVar = frozenset(
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )

@@ -11,6 +11,7 @@ from shoal.runs.folder import check_free
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import check_env
+from shoal.training.tracking import check_tracker
 from shoal.training.world_file import needs_trust
 from shoal.trust import check_trusted, untrusted
 
@@ -19,6 +20,7 @@ def check_new(config: TrainConfig) -> None:
     """Refuse a new run that could not start: its world, its hardware, its folder."""
     config.check_evaluated()
     check_own_code(config)
+    check_tracker(config.track)
     check_hardware(config)
     check_env(config)
     if config.implementation == "engine" and config.capacity < config.copies:  # the reference has only one copy
