@@ -129,7 +129,8 @@ ELSEWHERE = {
     "target_network_frequency": "target_period", "target_update": "target_period",
     "target_update_interval": "target_period", "task": "env", "temperature": "entropy", "timesteps": "episodes",
     "total_steps": "episodes", "total_timesteps": "episodes", "train_freq": "update_every",
-    "update_freq": "update_every", "update_interval": "update_every", "vec_envs": "copies", "workers": "env_workers",
+    "update_freq": "update_every", "update_interval": "update_every", "vec_envs": "copies",
+    "wandb_project": "track_project", "wandb_project_name": "track_project", "workers": "env_workers",
 }  # fmt: skip
 """The settings nearest to those of Stable-Baselines3, CleanRL, BenchMARL and others. They are suggested and not
 aliases, because they count something else (timesteps, not episodes) or their values differ."""
@@ -141,7 +142,7 @@ OTHER_COMMANDS = {
 """The same for settings that `shoal train` does not have, or has under another name."""
 TABLES = (OTHER_COMMANDS, ELSEWHERE, SETTING_ALIASES)  # the last has precedence
 NEARLY = 0.88
-"""How alike two names must be that are the same but for a letter: with less, --track would be taken for --task."""
+"""How alike two names must be that are the same but for a letter: with less, --mask would be taken for --task."""
 
 
 def nearest(word: str, settings: Collection[str]) -> str | None:

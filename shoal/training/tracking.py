@@ -4,10 +4,13 @@ Metrics have TensorBoard's tags, and the episode as their step. The run's id the
 run continues the tracked one. If the service fails in the middle of a run, the run continues without it.
 """
 
+import contextlib
+import fcntl
 import json
 import os
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -23,7 +26,6 @@ from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 
 TRACKED = "track.json"  # in the run folder: the run's id by service
-TRIES = {"wandb": 1, "mlflow": 3}  # runs side by side may create the same database at the same moment
 MOST_PARAMS, MOST_METRICS = 100, 1_000  # that MLflow takes at once
 
 
@@ -46,10 +48,11 @@ class Wandb:
         """Start it, or continue the one with the known id."""
         import wandb
 
+        offline = os.environ.get("WANDB_MODE") == "offline"  # where it warns that it does not resume, only adds
         self._run = wandb.init(
             project=config.track_project, group=folder.parent.name, name=folder.name, config=config.settings, id=known,
-            resume="allow" if known else None, dir=os.environ.get("WANDB_DIR", str(folder)), reinit="create_new",
-            settings=wandb.Settings(silent=True, console="off"),
+            resume="allow" if known and not offline else None, dir=os.environ.get("WANDB_DIR", str(folder)),
+            reinit="create_new", settings=wandb.Settings(silent=True, console="off"),
         )  # fmt: skip
         self.id, self._image = str(self._run.id), wandb.Image
 
@@ -107,7 +110,10 @@ SERVICES: dict[str, Callable[[TrainConfig, Path, str | None], Service]] = {"wand
 
 def check_tracker(track: str) -> None:
     """Refuse a service whose package is not installed."""
-    if track != "none" and find_spec(track) is None:
+    if track != "none":
+        with contextlib.suppress(ModuleNotFoundError):
+            if find_spec(track) is not None:
+                return
         raise UserError(f"`track` is {track}, but its package is not installed; {install('track')}.")
 
 
@@ -129,7 +135,11 @@ class Tracker(Callback):
             known = dict(json.loads((run.folder / TRACKED).read_bytes()))
         except (OSError, ValueError, TypeError):
             known = {}
-        self._service = _start(run.config, run.folder, known.get(track), TRIES[track])
+        try:
+            with _in_turn():
+                self._service = SERVICES[track](run.config, run.folder, known.get(track))
+        except Exception as error:
+            raise UserError(f"`track={track}` cannot start: {message(error)}.") from error
         write_whole(run.folder / TRACKED, json.dumps({**known, track: self._service.id}).encode(), "the run's id")
         project = run.config.track_project
         self._observer.note(f"Tracked by {track}, in the project {project}, as {run.folder.name}.")
@@ -165,15 +175,17 @@ class Tracker(Callback):
         self._send(lambda service: service.end(self._folder / CURVE, status))
 
 
-def _start(config: TrainConfig, folder: Path, known: str | None, tries: int) -> Service:
-    """The tracked run of this configuration; a `UserError` if the service refuses it."""
+@contextlib.contextmanager
+def _in_turn() -> Iterator[None]:
+    """One process of this user after the other: MLflow's database is destroyed if several create it at once."""
+    lock = os.open(
+        Path(tempfile.gettempdir()) / f"shoal-track-{os.getuid()}", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600
+    )
     try:
-        return SERVICES[config.track](config, folder, known)
-    except Exception as error:
-        if tries == 1:
-            raise UserError(f"`track={config.track}` cannot start: {message(error)}.") from error
-        time.sleep(1)
-        return _start(config, folder, known, tries - 1)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def tagged(line: Mapping[str, Any]) -> dict[str, float]:
