@@ -4,6 +4,7 @@ The services themselves are played by a recorder; those with the packages from P
 """
 
 import json
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -167,5 +168,8 @@ def test_wandb_itself_offline(tmp_path, monkeypatch):
     train(TrainConfig(out=run), resume=True)
     known = json.loads((tmp_path / "group" / "run" / "track.json").read_text())["wandb"]
     parts = sorted((tmp_path / "group" / "run" / "wandb").glob(f"offline-run-*-{known}"))
+    deadline = time.monotonic() + 30  # its service writes after the run has ended
+    while any((part / f"run-{known}.wandb").stat().st_size < 1_000 for part in parts) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert len(parts) == 2 and all((part / f"run-{known}.wandb").stat().st_size > 1_000 for part in parts)
     assert list(parts[1].glob("files/media/images/curve*.png"))
