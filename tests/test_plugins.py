@@ -164,7 +164,9 @@ def test_classes_of_a_script_work_in_its_process_only():
 
     config = TrainConfig(**{**RUN, "episodes": 10}, algorithm=Local, out="run")
     assert config.algorithm.startswith("__main__:") and train(config, pictures=False).finished
-    assert shoal.load("run").algorithm == config.algorithm
+    with pytest.raises(UserError, match=r"names the algorithm '__main__:.*Local#1', which is third-party code"):
+        shoal.load("run")
+    assert shoal.load("run", trust=True).algorithm == config.algorithm
     with pytest.raises(UserError, match="which is defined in the running script or notebook, where the processes of a"):
         sweep_runs({"base": {"algorithm": Local}}, Path("sweep"))
     gone = "`algorithm` is __main__:Gone, but that is defined in the script or notebook that trained it; move it"

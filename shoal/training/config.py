@@ -12,7 +12,7 @@ from shoal.algorithms.config import ALWAYS, OWN, OWN_SETTINGS, PAPER, LearnConfi
 from shoal.errors import UserError, counted, printable
 from shoal.runs.settings import StoredConfig, read_settings
 from shoal.training.presets import TUNED
-from shoal.trust import check_importable, env_name, is_local, is_third_party
+from shoal.trust import check_importable, env_name
 
 if TYPE_CHECKING:
     from shoal.runs.checkpoint import Checkpoint
@@ -222,13 +222,10 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     @property
     def code(self) -> list[tuple[str, str]]:
-        """Its world and what else is third-party code in modules, by name, each with its options."""
+        """Its world and what else is third-party code, by name, each with its options."""
         others = ((self.algorithm, self.algorithm_options), (self.sampler, self.sampler_options))
-        named = [(f"shoal:{name}", options) for name, options in others]
-        return [
-            (self.env, self.env_options),
-            *(each for each in named if is_third_party(each[0]) and not is_local(each[0])),
-        ]
+        third_party = [(f"shoal:{name}", options) for name, options in others if ":" in name]
+        return [(self.env, self.env_options), *third_party]
 
     def why_torch(self) -> str | None:
         """Why only torch can learn in this run, as far as its settings tell; None if native code can."""

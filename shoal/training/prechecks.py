@@ -42,9 +42,7 @@ def check_code(config: TrainConfig, folder: Path, named: Mapping[str, Any], trus
     """The same for its algorithm and its sampler."""
     for name in ("algorithm", "sampler"):
         stored = getattr(config, name)
-        if trust or named.get(name) == stored or f"shoal:{stored}" not in dict(config.code):
-            continue
-        if needs_trust(config, folder):
+        if ":" in stored and named.get(name) != stored and not trust and needs_trust(config, folder):
             raise UserError(
                 f"The run in '{folder}' names the {name} '{stored}', which is third-party code: add `trust=True` if "
                 "you trust it."

@@ -26,6 +26,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 
 TRACKED = "track.json"  # in the run folder: the run's id by service
+FINISH = 60.0  # seconds that an ended run may take for what Weights & Biases has not yet uploaded
 MOST_PARAMS, MOST_METRICS = 100, 1_000  # that MLflow takes at once
 
 
@@ -52,7 +53,7 @@ class Wandb:
         self._run = wandb.init(
             project=config.track_project, group=folder.parent.name, name=folder.name, config=config.settings, id=known,
             resume="allow" if known and not offline else None, dir=os.environ.get("WANDB_DIR", str(folder)),
-            reinit="create_new", settings=wandb.Settings(silent=True, console="off"),
+            reinit="create_new", settings=wandb.Settings(silent=True, console="off", finish_timeout=FINISH),
         )  # fmt: skip
         self.id, self._image = str(self._run.id), wandb.Image
 
