@@ -103,7 +103,6 @@ def test_a_resumed_run_continues_the_tracked_one(tmp_path, recorder):
     assert len(recorder.runs) == 2
 
 
-@pytest.mark.filterwarnings("ignore:The environment")
 def test_a_service_that_fails_is_left_alone_and_one_that_cannot_start_refuses_the_run(tmp_path, recorder, monkeypatch):
     def fail(*words):
         raise OSError("no network")
