@@ -16,6 +16,7 @@ from shoal.training.callbacks import Callback, check_callbacks
 from shoal.training.config import TrainConfig
 from shoal.training.prechecks import check_new, check_world
 from shoal.training.result import TrainResult
+from shoal.training.tracking import Tracker, check_tracker
 from shoal.waiting import said_if_long
 
 
@@ -50,26 +51,29 @@ def train(
         raise UserError(f"train() takes a TrainConfig, as in train(TrainConfig(episodes=2_000)), not {config!r}.")
     observer = observer or Quiet(lambda sentence: warnings.warn(sentence, stacklevel=1))
     check_callbacks(callbacks)
-    if resume:
-        names = config.asked(asked)
-        with lifecycle.reopened(TrainConfig, config.out, names) as (folder, stored):
-            check_world(stored, folder.path, names, trust)
+    with Tracker(observer) as tracker:
+        if resume:
+            names = config.asked(asked)
+            with lifecycle.reopened(TrainConfig, config.out, names) as (folder, stored):
+                check_world(stored, folder.path, names, trust)
+                check_tracker(names.get("track", stored.track))
+                from shoal.training.loop import build
+
+                new_run = partial(build, observer=observer, callbacks=[*callbacks, tracker])
+                result = lifecycle.resume(folder, stored, names, TrainResult, new_run, observer)
+        else:
+            config = config.checked()
+            check_new(config)
             from shoal.training.loop import build
 
-            new_run = partial(build, observer=observer, callbacks=callbacks)
-            result = lifecycle.resume(folder, stored, names, TrainResult, new_run, observer)
-    else:
-        config = config.checked()
-        check_new(config)
-        from shoal.training.loop import build
+            new_run = partial(build, observer=observer, callbacks=[*callbacks, tracker])
+            result = lifecycle.begin(config, f"{config.env}-{config.algorithm}-seed{config.seed}", new_run, observer)
+        if pictures and result.finished and not (Path(result.run) / CURVE).exists():
+            from shoal.report.curve import draw_run_curve
+            from shoal.report.symptoms import draw_run_diagnosis
 
-        new_run = partial(build, observer=observer, callbacks=callbacks)
-        result = lifecycle.begin(config, f"{config.env}-{config.algorithm}-seed{config.seed}", new_run, observer)
-    if pictures and result.finished and not (Path(result.run) / CURVE).exists():
-        from shoal.report.curve import draw_run_curve
-        from shoal.report.symptoms import draw_run_diagnosis
-
-        with said_if_long(observer.note, "Drawing the learning curve."):
-            draw_run_diagnosis(Path(result.run))
-            draw_run_curve(result)
+            with said_if_long(observer.note, "Drawing the learning curve."):
+                draw_run_diagnosis(Path(result.run))
+                draw_run_curve(result)
+        tracker.result = result
     return result

@@ -129,7 +129,8 @@ ELSEWHERE = {
     "target_network_frequency": "target_period", "target_update": "target_period",
     "target_update_interval": "target_period", "task": "env", "temperature": "entropy", "timesteps": "episodes",
     "total_steps": "episodes", "total_timesteps": "episodes", "train_freq": "update_every",
-    "update_freq": "update_every", "update_interval": "update_every", "vec_envs": "copies", "workers": "env_workers",
+    "update_freq": "update_every", "update_interval": "update_every", "vec_envs": "copies",
+    "wandb_project": "track_project", "wandb_project_name": "track_project", "workers": "env_workers",
 }  # fmt: skip
 """The settings nearest to those of Stable-Baselines3, CleanRL, BenchMARL and others. They are suggested and not
 aliases, because they count something else (timesteps, not episodes) or their values differ."""
@@ -141,7 +142,7 @@ OTHER_COMMANDS = {
 """The same for settings that `shoal train` does not have, or has under another name."""
 TABLES = (OTHER_COMMANDS, ELSEWHERE, SETTING_ALIASES)  # the last has precedence
 NEARLY = 0.88
-"""How alike two names must be that are the same but for a letter: with less, --track would be taken for --task."""
+"""How alike two names must be that are the same but for a letter: with less, --mask would be taken for --task."""
 
 
 def nearest(word: str, settings: Collection[str]) -> str | None:
@@ -160,11 +161,14 @@ def nearest(word: str, settings: Collection[str]) -> str | None:
     for names in (here, elsewhere):
         if close := difflib.get_close_matches(short, names, n=1, cutoff=NEARLY):
             return names[close[0]]
-    # The only setting that begins with the word, or the most similar one, or the longest that the word begins with.
-    longer = [name for name in settings if name.startswith(word)]
+    # The only setting that begins with the word (algorithm_options begins with another one that does), or the most
+    # similar one, or the longest that the word begins with.
+    longer = sorted((name for name in settings if name.startswith(word)), key=len)
     close = difflib.get_close_matches(word, settings, n=1, cutoff=0.75)
     shorter = sorted((name for name in settings if word.startswith(f"{name}_")), key=len, reverse=True)
-    return next(iter([*(longer if len(longer) == 1 else ()), *close, *shorter]), None)
+    return next(
+        iter([*(longer[:1] if all(name.startswith(longer[0]) for name in longer) else ()), *close, *shorter]), None
+    )
 
 
 class UnknownName(UserError, TypeError):

@@ -4,6 +4,7 @@ A run folder and an exported policy name the world that they were trained in. Sh
 PettingZoo, mpe2 and dm_control, and those that Gymnasium has registered are installed already; any other name makes
 Python import a module and run it. A name that the user typed is trusted, also in a sweep file, which is written by
 hand; one that was read from a run or a policy only with --trust, unless the user trained the run here (`signature.py`).
+A run also names third-party algorithms and samplers, as MODULE:CLASS; here they have the prefix of Shoal's interfaces.
 """
 
 import contextlib
@@ -13,14 +14,16 @@ import json
 import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import pairwise
 from os import PathLike, fspath
 from typing import Any
 
 from shoal.errors import UserError, setting
 
-ADAPTERS = ("pettingzoo:", "gym:", "dm:")  # prefixes of the names of worlds that are not Shoal's own
+ADAPTERS = ("pettingzoo:", "gym:", "dm:", "shoal:")  # prefixes of the names of worlds that are not Shoal's own
+WORLDS = ("cooperative-navigation", "predator-prey")
+CODE = ("env", "algorithm", "sampler")  # settings that can name third-party code
 LIBRARIES = ("pettingzoo", "mpe2")
 FAMILIES = {name: f"pettingzoo.{name}" for name in ("atari", "butterfly", "classic", "magent", "sisl")} | {
     "mpe": "mpe2"
@@ -38,11 +41,11 @@ def pettingzoo_function(name: str) -> tuple[str, str]:
 def module_of(env: str) -> str:
     """The module in the name of a third-party environment."""
     kind, _, rest = env.partition(":")
-    return rest.rpartition(":")[0] if kind == "gym" else pettingzoo_function(env)[0]
+    return pettingzoo_function(env)[0] if kind == "pettingzoo" else rest.rpartition(":")[0]
 
 
 LOCAL: dict[str, Callable[..., Any]] = {}
-"""Environments of this process that no module has under their name: lambdas, local classes, partial functions."""
+"""What no module has under its name, but this process: lambdas, local classes, partial functions."""
 
 
 def env_name(env: str | Callable[..., Any]) -> str:
@@ -51,19 +54,53 @@ def env_name(env: str | Callable[..., Any]) -> str:
     One that its module does not have gets a number, under which this process alone knows it.
     """
     if isinstance(env, str | PathLike):
-        return fspath(env)
+        name = class_name("env", env, WORLDS)
+        return f"shoal:{name}" if ":" in name and ":" not in fspath(env) else name
     if not callable(env):
         raise UserError(f"`env` is {env!r}, but must be a name, or a class or function that makes an environment.")
-    inner = env.func if isinstance(env, functools.partial) else env
+    return f"{_kind(env)}:{_object_name(env)}"
+
+
+def class_name(setting: str, given: str | type, known: Collection[str]) -> str:
+    """`MODULE:CLASS` for a class, or for a name that an installed package registers; known and other ones unchanged."""
+    if isinstance(given, type):
+        return _object_name(given)
+    if not isinstance(given, str | PathLike):
+        raise UserError(f"`{setting}` is {given!r}, but must be a name or a class.")
+    name = fspath(given)
+    if name in known or ":" in name:
+        return name
+    there = registered(setting).get(name, {name})
+    if len(there) > 1:
+        raise UserError(f"`{setting}` '{name}' has several meanings: {', '.join(sorted(there))}; choose one of these.")
+    return min(there)
+
+
+def registered(setting: str) -> dict[str, set[str]]:
+    """The names that installed packages register for `env`, `algorithm` or `sampler`, each with its MODULE:CLASS.
+
+    They are entry points of the groups `shoal.envs`, `shoal.algorithms` and `shoal.samplers`.
+    """
+    from importlib.metadata import entry_points  # here, because it takes its time to import
+
+    names: dict[str, set[str]] = {}
+    for entry in entry_points(group=f"shoal.{setting}s"):
+        names.setdefault(entry.name, set()).add(entry.value)
+    return names
+
+
+def _object_name(thing: Callable[..., Any]) -> str:
+    """`MODULE:NAME` of a class or function, where its module has it; else a number, known to this process alone."""
+    inner = thing.func if isinstance(thing, functools.partial) else thing
     module, attribute = getattr(inner, "__module__", None), getattr(inner, "__qualname__", type(inner).__name__)
     try:
         known = operator.attrgetter(attribute)(sys.modules[str(module)])
     except (AttributeError, KeyError):
         known = None
-    if known is env:
-        return f"{_kind(env)}:{module}:{attribute}"
-    names = (f"{_kind(env)}:__main__:{attribute}#{number}" for number in itertools.count(1))
-    return next(name for name in names if LOCAL.setdefault(name, env) is env)
+    if known is thing:
+        return f"{module}:{attribute}"
+    names = (f"__main__:{attribute}#{number}" for number in itertools.count(1))
+    return next(name for name in names if LOCAL.setdefault(name, thing) is thing)
 
 
 def is_local(env: str) -> bool:
@@ -82,14 +119,17 @@ def _kind(env: Callable[..., Any]) -> str:
     """The prefix of a class or function; what a function makes is known only when it is called."""
     from gymnasium import Env  # here, because it takes its time to import
 
+    if hasattr(env, "load_state"):  # of a `VectorEnv`
+        return "shoal"
     return "pettingzoo" if isinstance(env, type) and not issubclass(env, Env) else "gym"
 
 
 def check_importable(what: str, env: str, who: str) -> None:
     """Refuse code of the script or notebook that is running: no other process could import it."""
     if is_local(env):
+        name = env if what == "env" else env.removeprefix("shoal:")
         raise UserError(
-            f"{setting(what)} is {env}, which is defined in the running script or notebook, where {who} cannot import "
+            f"{setting(what)} is {name}, which is defined in the running script or notebook, where {who} cannot import "
             "it; move it into a module of its own."
         )
 
@@ -100,7 +140,7 @@ def is_third_party(env: str) -> bool:
     if kind == "pettingzoo":
         module, function = pettingzoo_function(env)
         return module.partition(".")[0] not in LIBRARIES or function != "parallel_env"
-    return kind == "gym" and ":" in name  # module:ID or module:class, which imports the module
+    return kind in ("gym", "shoal") and ":" in name  # module:ID or module:class, which imports the module
 
 
 def import_from_working_directory() -> None:
@@ -111,12 +151,13 @@ def import_from_working_directory() -> None:
 
 
 def names_third_party(argv: list[str]) -> bool:
-    """Whether a command line names third-party code with --env, or allows what a file names with --trust."""
-    words = [part for word in argv for part in (word.split("=", 1) if word.startswith("--env=") else [word])]
-    named = [value for option, value in pairwise(words) if option == "--env"]
-    # An ID of Gymnasium's may be given without the prefix gym: for a Stable-Baselines3 model.
-    environments = (env if env.startswith(ADAPTERS) else f"gym:{env}" for env in named)
-    return "--trust" in words or any(map(is_third_party, environments))
+    """Whether a command line names third-party code, e.g. with --env, or allows what a file names with --trust."""
+    options = tuple(f"--{setting}" for setting in CODE)
+    words = [part for word in argv for part in (word.split("=", 1) if word.startswith(options) else [word])]
+    named = [value for option, value in pairwise(words) if option in options]
+    # An ID of Gymnasium's may be given without the prefix gym: for a Stable-Baselines3 model; MODULE:CLASS has none.
+    names = (name if name.startswith(ADAPTERS) else f"gym:{name}" for name in named)
+    return "--trust" in words or any(map(is_third_party, names))
 
 
 def check_trusted(what: str, env: str, options: str, trust: bool) -> None:

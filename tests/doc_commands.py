@@ -9,7 +9,7 @@ from shoal.cli import COMMANDS
 from shoal.commands.mac import COMMANDS as MAC_COMMANDS
 
 ROOT = Path(__file__).parents[1]
-EXTRAS = ("pettingzoo", "sb3", "control", "box2d", "atari", "cluster", "data")
+EXTRAS = ("pettingzoo", "sb3", "control", "box2d", "atari", "cluster", "data", "track")
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMENT = re.compile(r"(?:^| )# .*")
 

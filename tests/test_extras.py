@@ -18,6 +18,7 @@ NEEDS = {
     "atari": ("ale_py", ["train --env gym:ALE/Pong-v5"]),
     "cluster": ("ray", ["train --actors 1 --cluster local"]),
     "data": ("sklearn", ["mac train"]),
+    "track": ("wandb mlflow", ["train --track wandb", "train --track mlflow"]),
 }
 
 

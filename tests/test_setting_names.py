@@ -38,7 +38,7 @@ def test_other_names_lead_to_settings_that_exist():
         ("--total-steps", "episodes"),
         ("--grad-clip", "clip"),
         ("--policy-frequency", None),
-        ("--track", None),
+        ("--wandb-project-name", "track_project"),
         ("--capture-video", None),
         ("-x", None),
     ],

@@ -212,6 +212,10 @@ def network_weights(spec: EnvSpec, config: LearnConfig) -> tuple[int, int]:
 
 def heads(config: LearnConfig) -> int:
     """Critics per agent."""
+    if ":" in config.algorithm:
+        from shoal.algorithms import algorithm_class
+
+        return algorithm_class(config.algorithm).heads
     return {"masac": 2, "dqn": 0}.get(config.algorithm, 1)
 
 

@@ -1,6 +1,8 @@
 """Settings of learning; the papers' are the defaults."""
 
+import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from os import PathLike, fspath
@@ -8,6 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, TypeVar, get_args, get_origin, get_type_hints
 
 from shoal.errors import UserError, check_choice, check_range, setting, whole_number
+from shoal.trust import class_name, registered
 
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -35,6 +38,10 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
 }
 """What each algorithm has in place of None; a setting that it does not list does not apply to it."""
+OWN_NAMES = {name for own in OWN_SETTINGS.values() for name in own}
+ALWAYS = PAPER.keys() - {"update_every"}
+"""What no complete configuration has None for."""
+SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
 
 
 RANGES: dict[str, tuple[float, float | None]] = {
@@ -51,9 +58,12 @@ RANGES: dict[str, tuple[float, float | None]] = {
 class AlgorithmConfig:
     """The algorithm and its coefficients."""
 
-    algorithm: Literal["maddpg", "masac", "d4pg", "dqn"] = "maddpg"
-    """Learning algorithm; with one agent MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings
-    that default to None have the algorithm's own value, or do not apply to it."""
+    algorithm: str = "maddpg"
+    """Learning algorithm: maddpg, masac, d4pg, dqn, or MODULE:CLASS for your own (docs/extending.md). With one agent
+    MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings that default to None have the
+    algorithm's own value, or do not apply to it."""
+    algorithm_options: str = ""
+    """MODULE:CLASS as the algorithm: further arguments of its constructor as a JSON object."""
     learning_rate: Own[float] = OWN
     """Learning rate of Adam; also --lr."""
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -132,9 +142,11 @@ class ReplayConfig:
     """Mini-batch size; also --batch-size."""
     minibatch: Literal["shared", "independent"] = "shared"
     """One mini-batch for all agents, or one per agent as in the papers' baseline."""
-    sampler: Literal["uniform", "neighbor", "neighbor-v1", "neighbor-v2"] = "uniform"
-    """How mini-batches are sampled: uniformly, or as temporal neighbours of sampled transitions
-    (v1, v2: the papers' two versions; reference implementation only)."""
+    sampler: str = "uniform"
+    """How mini-batches are sampled: uniform, neighbor (temporal neighbours of sampled transitions; neighbor-v1,
+    neighbor-v2: the papers' two versions, reference implementation only), or MODULE:CLASS for your own."""
+    sampler_options: str = ""
+    """MODULE:CLASS as the sampler: arguments of its constructor as a JSON object."""
     neighbors: int = 3
     """Neighbour sampling: transitions on either side of the sampled one."""
     include_center: bool = False
@@ -159,9 +171,13 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
     """Settings of the algorithm, the networks, the mini-batches and the replay ring."""
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None."""
-        own = dict(OWN_SETTINGS.get(str(self.algorithm), PAPER))  # an unknown algorithm is refused later
+        """Put the algorithm's own settings in place of None; classes become their names."""
+        object.__setattr__(self, "algorithm", class_name("algorithm", self.algorithm, OWN_SETTINGS))
+        object.__setattr__(self, "sampler", class_name("sampler", self.sampler, SAMPLERS))
         given = {name for name, value in vars(self).items() if value is not None}
+        if ":" in self.algorithm and given >= ALWAYS:
+            return  # complete, perhaps from a file: its code is not imported here
+        own = dict(own_settings(self.algorithm))
         if "tau" in given:
             own["target_period"] = 1
         elif "target_period" in given:
@@ -193,11 +209,16 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
 
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting."""
-        everything = {name for own in OWN_SETTINGS.values() for name in own}
-        for name in sorted(everything - OWN_SETTINGS[self.algorithm].keys()):
-            if getattr(self, name) is not None:
-                owner = next(key for key, own in OWN_SETTINGS.items() if name in own)
-                raise UserError(f"`{name}` is a setting of {owner}, but `algorithm` is {self.algorithm}.")
+        for name, known in (("algorithm", OWN_SETTINGS), ("sampler", SAMPLERS)):
+            chosen, options = getattr(self, name), f"{name}_options"
+            if ":" not in chosen:
+                if chosen not in known:
+                    check_choice(name, chosen, [*known, *registered(name), "MODULE:CLASS"])
+                if getattr(self, options):
+                    raise UserError(f"`{options}` is for your own {name} (MODULE:CLASS), but `{name}` is {chosen}.")
+            json_object(options, getattr(self, options))
+        if ":" not in self.algorithm:
+            self.check_as(self.algorithm, OWN_SETTINGS[self.algorithm])
         for name, layers in (("hidden", self.hidden), ("critic_hidden", self.critic_layers)):
             if not layers or any(width < 1 for width in layers):
                 given = " ".join(map(str, layers)) or "empty"
@@ -205,7 +226,14 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         for name, ends in RANGES.items():
             if (value := getattr(self, name)) is not None:
                 check_range(name, value, *ends)
-        if self.algorithm == "d4pg":
+
+    def check_as(self, algorithm: str, own: Mapping[str, Any]) -> None:
+        """Refuse settings that are invalid for one of Shoal's algorithms, or not among these own ones."""
+        for name in sorted(OWN_NAMES - own.keys()):
+            if getattr(self, name) is not None:
+                owner = next(key for key, settings in OWN_SETTINGS.items() if name in settings)
+                raise UserError(f"`{name}` is a setting of {owner}, but `algorithm` is {self.algorithm}.")
+        if algorithm == "d4pg":
             if not self.v_min < self.v_max:
                 raise UserError(f"`v_min` is {self.v_min}, but must be below `v_max`, which is {self.v_max}.")
             if self.v_max - self.v_min < 1e-6 * (self.atoms - 1) * max(-self.v_min, self.v_max, 1e-30):
@@ -213,26 +241,58 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
                     f"`v_min` is {self.v_min} and `v_max` {self.v_max}, which is too narrow for `atoms={self.atoms}`: "
                     "float32 cannot tell them apart."
                 )
-        if self.algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
+        if algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
             raise UserError("`critic_hidden` and `layer_norm` are settings of critics, which dqn does not have.")
         if self.critic == "pooled":
-            self._check_pooled()
-        if self.algorithm == "dqn" and self.share == "critics":
+            self._check_pooled(algorithm)
+        if algorithm == "dqn" and self.share == "critics":
             raise UserError("`share` is critics, but dqn has only its Q networks; use actors or all.")
-        if self.algorithm == "masac" and self.n_step > 1:
+        if algorithm == "masac" and self.n_step > 1:
             raise UserError(
                 f"`n_step` is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
                 "would be missing."
             )
 
-    def _check_pooled(self) -> None:
+    def _check_pooled(self, algorithm: str) -> None:
         """Refuse what critics that pool do not have."""
-        if self.algorithm == "dqn":
+        if algorithm == "dqn":
             raise UserError("`critic` is pooled, but dqn has only its Q networks, which see what their agent sees.")
         if len(self.critic_layers) < 2:
             raise UserError("`critic` is pooled, which needs two hidden layers or more: one of them before the mean.")
         if self.layer_norm:
             raise UserError("`layer_norm` is for critics that see all agents side by side, but `critic` is pooled.")
+
+
+def own_settings(algorithm: str) -> Mapping[str, Any]:
+    """What an algorithm has in place of None; an unknown name, which is refused later, the papers' settings."""
+    if ":" not in algorithm:
+        return OWN_SETTINGS.get(algorithm, PAPER)
+    from shoal.algorithms import algorithm_class, base_algorithm
+
+    kind = algorithm_class(algorithm)
+    for name in kind.defaults:
+        if name not in OWN_NAMES:
+            raise UserError(
+                f"`algorithm` is {algorithm}, whose defaults have '{name}', but may only have: "
+                f"{', '.join(sorted(OWN_NAMES))}."
+            )
+    return {**OWN_SETTINGS.get(base_algorithm(kind), PAPER), **kind.defaults}
+
+
+def algorithm_title(algorithm: str) -> str:
+    """The name of an algorithm in titles."""
+    return algorithm.partition(":")[2] or algorithm.upper()
+
+
+def json_object(name: str, text: str) -> dict[str, Any]:
+    """The JSON object in a setting; empty where there is none."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"`{name}` is not JSON ({error}); use e.g. '{{\"N\": 4}}'.") from None
+    if not isinstance(value, dict):
+        raise UserError(f"`{name}` must be a JSON object, e.g. '{{\"N\": 4}}'.")
+    return value
 
 
 Config = TypeVar("Config")

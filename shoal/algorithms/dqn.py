@@ -23,6 +23,7 @@ class DQN(Team):
     """Stacked DQN: all agents' Q networks step, then all targets move."""
 
     losses: tuple[str, ...] = ("q",)
+    heads = 0
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)

@@ -29,7 +29,7 @@ class MADDPG(Team):
         super().__init__(spec, config, seed, device)
         random = initial_random(seed)
         self.actors = self.new_actors("categorical" if spec.discrete else "deterministic", random)
-        self.critics = self.new_critics(1, random)
+        self.critics = self.new_critics(self.heads, random)
         self.target_actors = deepcopy(self.actors).requires_grad_(False)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {"actors": self.actors, "critics": self.critics}

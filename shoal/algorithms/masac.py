@@ -27,13 +27,14 @@ class MASAC(Team):
     """Stacked MASAC: all agents' critics step, then all actors, then all targets move once."""
 
     losses: tuple[str, ...] = ("q", "p", "entropy")
+    heads = 2
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config, seed, device)
         self.tf2 = config.variant == "tf2"
         random = initial_random(seed)
         self.actors = self.new_actors("categorical" if spec.discrete else "gaussian", random)
-        self.critics = self.new_critics(2, random)
+        self.critics = self.new_critics(self.heads, random)
         self.target_critics = deepcopy(self.critics).requires_grad_(False)
         self.networks = {"actors": self.actors, "critics": self.critics, "target_critics": self.target_critics}
         self.targets = {"target_critics": "critics"}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,6 +29,10 @@ ONE_THREAD = 30_000_000  # products that one thread does in about a millisecond
 class Team(BaseTeam):
     """Networks and their targets for all agents of a world; an algorithm says how they `learn`."""
 
+    heads: ClassVar[int] = 1
+    """Critics per agent."""
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """An algorithm that is named as MODULE:CLASS: its own values of settings that default to None."""
     actors: Actors
     critics: JointCritics | PooledCritics
 

@@ -11,7 +11,6 @@ from shoal.commands.console import give_outcome, progress_bar, quoted, write_jso
 from shoal.errors import UserError, check_range, counted
 from shoal.system.files import absolute, shown
 from shoal.system.streams import say
-from shoal.trust import import_from_working_directory, is_third_party
 from shoal.waiting import Progress
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ def sweep(argv: list[str]) -> int:
     file = Path(command.file)
     out = chosen_folder(command.out, file.stem)
     runs = read_sweep(file, out)
-    if any(is_third_party(run.config.env) for run in runs):
-        import_from_working_directory()
     again = f"shoal sweep {quoted(command.file)} --out {quoted(shown(out))}"
     name = "Sweep" if file.stem.lower() == "sweep" else f"Sweep {file.stem}"
     title = ", ".join(part for part in (name, subject([run.config for run in runs])) if part)
@@ -59,7 +56,9 @@ def sweep(argv: list[str]) -> int:
 
 def subject(configs: "Sequence[TrainConfig]") -> str:
     """What all runs are about, for titles: algorithm and world, or the one that they share."""
-    algorithms, worlds = {config.algorithm.upper() for config in configs}, {config.env for config in configs}
+    from shoal.algorithms.config import algorithm_title
+
+    algorithms, worlds = {algorithm_title(config.algorithm) for config in configs}, {config.env for config in configs}
     return " in ".join(names.pop() for names in (algorithms, worlds) if len(names) == 1)
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 from shoal.envs.base import VectorEnv
 from shoal.errors import UserError, check_choice, check_range, counted, names_checked, perhaps, whole_number
-from shoal.trust import ADAPTERS, check_importable, env_name
+from shoal.trust import ADAPTERS, WORLDS, check_importable, env_name, registered
 
-WORLDS = ("cooperative-navigation", "predator-prey")
 RULES = ("mpe2", "openai")
 ENTITIES = ("index", "distance")
 PREY = ("scripted", "facmac", "learned", "random")
@@ -44,8 +43,8 @@ def make_env(
 
     Args:
         name: `cooperative-navigation`, `predator-prey`, `pettingzoo:<module>`, `gym:<id>` or `dm:<domain>/<task>`;
-            `gym:<module>:<name>` or `pettingzoo:<module>:<name>` for a class or a function that makes an environment;
-            or such a class or function itself.
+            `gym:<module>:<name>` or `pettingzoo:<module>:<name>` for a class or a function that makes an environment,
+            `shoal:<module>:<name>` for a `VectorEnv`; or such a class or function itself.
         agents: number of trained agents (predators), 3 by default; an adapter has its environment's own.
         copies: number of copies that are stepped together.
         rules: `mpe2` or `openai`, the two rule sets of the particle worlds.
@@ -135,6 +134,12 @@ def _adapter(name: str, agents: int | None, copies: int, options: Any, workers: 
 
     if not isinstance(options, dict | None):
         raise UserError(f"`options` is {options!r}, but must be a dictionary of keyword arguments.")
+    if name.startswith("shoal:"):
+        from shoal.envs.adapters import make_vector
+
+        if workers > 1:
+            raise UserError(f"`workers` is {workers}, but {name} steps all copies at once; leave it out.")
+        return make_vector(name, copies, {"agents": agents, **common}, options)
     check_range("workers", workers, 1, copies)
     if workers > 1:
         check_importable("env", name, "workers")
@@ -153,13 +158,14 @@ def _adapter(name: str, agents: int | None, copies: int, options: Any, workers: 
 
 def _unknown_world(name: str) -> UserError:
     """The error, with the name that was probably meant."""
-    guess = perhaps(name, WORLDS)
+    known = (*WORLDS, *registered("env"))
+    guess = perhaps(name, known)
     if re.fullmatch(r"[\w/]+-v\d+", name):  # as Gymnasium names its environments
         guess = f" (perhaps you meant gym:{name})"
     elif re.fullmatch(r"simple\w*_v\d+|\w+([.:]\w+)*[.:]\w+_v\d+", name):  # as PettingZoo and mpe2 do
         module = name.replace(":", ".")
         guess = f" (perhaps you meant pettingzoo:{module if '.' in module else f'mpe2.{module}'})"
     return UserError(
-        f"The world '{name}' is not known{guess}; known are {', '.join(WORLDS)}, pettingzoo:<module>, gym:<id>, "
+        f"The world '{name}' is not known{guess}; known are {', '.join(known)}, pettingzoo:<module>, gym:<id>, "
         "gym:<module>:<class> and dm:<domain>/<task>."
     )

@@ -21,6 +21,7 @@ import gymnasium
 from gymnasium.envs import registration
 from gymnasium.spaces import Space
 
+from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.envs.faults import reason
 from shoal.envs.parallel import ParallelCopies, ParallelWorld
 from shoal.errors import UserError, check_range, install
@@ -69,6 +70,22 @@ def make_copies(
         raise UserError(f"{name} has episodes of {own_limit} steps with these options, but needs at least one.")
     limits = [limit for limit in (episode_length, own_limit) if limit is not None]
     return ParallelCopies(name, worlds, seed, min(limits, default=None), stagger, first, total, masks)
+
+
+def make_vector(name: str, copies: int, settings: Mapping[str, Any], options: Mapping[str, Any] | None) -> VectorEnv:
+    """All copies of a world that is written as a `VectorEnv`; of these settings its constructor gets the given ones."""
+    given = {setting: value for setting, value in settings.items() if value is not None}
+    module, _, attribute = name.removeprefix("shoal:").partition(":")
+
+    def make(options: dict[str, Any]) -> Any:
+        return _named(name, module, attribute)(copies=copies, **given, **options)
+
+    env: VectorEnv = construct(name, 1, options, make)[0]
+    lacks = [part for part in vars(VectorEnv) if not part.startswith("_") and not hasattr(env, part)]
+    if lacks or not isinstance(getattr(env, "spec", None), EnvSpec) or getattr(env, "copies", None) != copies:
+        what = f"it has no {lacks[0]}" if lacks else f"its spec must be an EnvSpec and its copies {copies}"
+        raise UserError(f"{name} makes a {type(env).__name__}, but must make a VectorEnv (shoal/envs/base.py): {what}.")
+    return env
 
 
 class Solo:
@@ -150,7 +167,7 @@ def register_atari(identifier: str) -> None:
 
 def _named(name: str, path: str, attribute: str) -> Callable[..., Any]:
     """The class or function of a module, or of the running script or notebook, that makes environments."""
-    maker = LOCAL.get(name) or _attribute(path, attribute)
+    maker = LOCAL.get(f"{path}:{attribute}") or _attribute(path, attribute)
     if not callable(maker):
         if is_local(name):
             raise UserError(f"The environment '{name}' {LOCAL_ONLY}.")

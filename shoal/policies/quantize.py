@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.algorithms.config import algorithm_title
 from shoal.errors import UserError, counted
 from shoal.inference.correction import BIAS, NOTHING, Correction
 from shoal.inference.options import ExportOptions, ExportPrecision, Rounding
@@ -305,7 +306,7 @@ def weight_histograms(network: nn.Module, names: Sequence[str]) -> list[WeightHi
 def width_result(table: WidthTable, style: str) -> Result:
     """The records as a table and two figures; `style` is that of the quantizers."""
     played = counted(table.episodes, "episode")
-    whose = f"{table.algorithm.upper()} in {table.env}" if table.algorithm else table.env
+    whose = f"{algorithm_title(table.algorithm)} in {table.env}" if table.algorithm else table.env
     over_bits = f"Return over bits, {whose}: means of {played} with 95 % intervals"
     histograms = [weights_panel(layer) for layer in table.layers]
     # returns and their intervals have the same number of decimals in all rows

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shoal.algorithms.config import algorithm_title
 from shoal.envs.base import EnvSpec, VectorEnv
 from shoal.errors import UserError, counted, names_checked, printable, whole_number
 from shoal.system.processors import check_threads
@@ -113,7 +114,7 @@ class TrainedPolicy(ABC):
         seen = counted(self.observation_size, "number")
         acted = f"{self.action_size} choices" if self.discrete else f"{counted(self.action_size, 'number')} in a box"
         acted = f"{self.action_size} numbers with several choices" if self.several else acted
-        how = f"{self.algorithm.upper()} in {self._env_named}" if self.algorithm else self._env_named
+        how = f"{algorithm_title(self.algorithm)} in {self._env_named}" if self.algorithm else self._env_named
         return printable(
             f"<trained policy in '{self.name}' ({self.kind}): {how}, {counted(self.agents, 'agent')}, observations of "
             f"{seen}, actions of {acted}, {self.precision}>"

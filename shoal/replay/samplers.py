@@ -8,13 +8,14 @@ Shape letters: E copies, C transitions per copy, M mini-batches, B batch.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shoal.compiled import njit
-from shoal.errors import check_choice, check_range
+from shoal.errors import UserError, check_choice, check_range
+from shoal.plugins import load_class
 
 SAMPLERS = ("uniform", "neighbor")
 
@@ -248,8 +249,46 @@ def _draw(
     return filled
 
 
-def make_sampler(name: str, neighbors: int = 3, include_center: bool = False) -> Sampler:
-    """The sampler called `uniform` or `neighbor`; the other two arguments are for the latter."""
+class Checked:
+    """A third-party sampler: what it draws must be live transitions, because memory is read there unchecked."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name, self.sampler = name, load_class("sampler", name)(**options)
+        if not callable(getattr(self.sampler, "draw", None)) or not isinstance(
+            getattr(self.sampler, "needs", None), int
+        ):
+            raise UserError(f"`sampler` is {name}, but must be a class with `needs`, a whole number, and `draw`.")
+
+    @property
+    def needs(self) -> int:
+        return max(1, self.sampler.needs)
+
+    def draw(self, history: History, minibatches: int, batch: int, rng: np.random.Generator) -> tuple[Indices, Indices]:
+        """Copies (M, B) and transition numbers (M, B), refused unless all of them are live."""
+        copies, transitions = (np.asarray(drawn) for drawn in self.sampler.draw(history, minibatches, batch, rng))
+        shape, kinds = (minibatches, batch), {copies.dtype.kind, transitions.dtype.kind}
+        if copies.shape != shape or transitions.shape != shape or not kinds <= set("iu"):
+            raise UserError(
+                f"draw() of {self.name} must return two arrays of whole numbers of shape {shape}, but returned "
+                f"{copies.dtype} of {copies.shape} and {transitions.dtype} of {transitions.shape}."
+            )
+        oldest, added = np.asarray(history.oldest), np.asarray(history.added)
+        if copies.min() < 0 or copies.max() >= oldest.size:
+            raise UserError(f"draw() of {self.name} returned copies that are not from 0 to {oldest.size - 1}.")
+        if (transitions < oldest[copies]).any() or (transitions >= added[copies]).any():
+            raise UserError(f"draw() of {self.name} returned transitions that are not from oldest to added - 1.")
+        return copies.astype(np.int64, copy=False), transitions.astype(np.int64, copy=False)
+
+
+def make_sampler(
+    name: str, neighbors: int = 3, include_center: bool = False, options: dict[str, Any] | None = None
+) -> Sampler:
+    """The sampler called `uniform` or `neighbor`, which has the next two arguments, or a third-party one with options.
+
+    `name` may also be `MODULE:CLASS`.
+    """
+    if ":" in name:
+        return Checked(name, options or {})
     check_choice("sampler", name, SAMPLERS)
     return Uniform() if name == "uniform" else Neighbor(neighbors, include_center)
 

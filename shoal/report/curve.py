@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.algorithms.config import algorithm_title
 from shoal.envs.base import group_of
 from shoal.errors import counted
 from shoal.report.panels import draw_figure
@@ -108,7 +109,7 @@ def curve_title(run: Path) -> str:
     """The heading of a run's pictures."""
     name = os.fsencode(run.resolve().name).decode(errors="replace")  # a name may hold what is no text
     config = read_config(run)
-    return f"{config.algorithm.upper()} in {config.env}: {name}"
+    return f"{algorithm_title(config.algorithm)} in {config.env}: {name}"
 
 
 def draw_curves(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from shoal.algorithms.config import algorithm_title
 from shoal.envs.base import Entity, VectorEnv
 from shoal.errors import UserError, check_range
 from shoal.report.palette import indexed
@@ -203,7 +204,7 @@ def record_run(
 
     prepare_rendering()
     policy = load_run(run, {}, trust, warn, checkpoint)
-    team = policy.config.algorithm.upper() if updates_made(run, checkpoint) else "Untrained team"
+    team = algorithm_title(policy.config.algorithm) if updates_made(run, checkpoint) else "Untrained team"
     env = _env_with_pictures(policy, seed)
     try:
         film = record(env, lambda observation: policy.respond(observation, deterministic=not noisy))

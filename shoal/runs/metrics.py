@@ -96,8 +96,8 @@ class MetricsLog:
         self._sha256.update(text)
         if self._events is not None:
             with writing(self._events.path):
-                scalars = _scalars(clean)
-                self._events.add(scalars, step=int(scalars.pop(self._counter)))
+                values = scalars(clean)
+                self._events.add(values, step=int(values.pop(self._counter)))
 
     def sync(self) -> None:
         """Sync all lines to disk, before a checkpoint refers to them."""
@@ -120,16 +120,16 @@ def _step_after(line: bytes, counter: str) -> int:
         return 0
 
 
-def _scalars(line: Mapping[str, Any]) -> dict[str, float]:
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     """All numbers of a line, also those in lists and objects: `return_agents` [1, 2] is return_agents/0 and /1."""
-    scalars: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in line.items():
         if isinstance(value, int | float):
-            scalars[key] = value
+            numbers[key] = value
         elif isinstance(value, Mapping | list):
             parts = value if isinstance(value, Mapping) else {str(k): part for k, part in enumerate(value)}
-            scalars |= {f"{key}/{name}": part for name, part in _scalars(parts).items()}
-    return scalars
+            numbers |= {f"{key}/{name}": part for name, part in scalars(parts).items()}
+    return numbers
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -1,9 +1,10 @@
 """Which runs this user trained on this machine: their worlds need no --trust.
 
 Whoever trains a run has named its world, so the run gets a signature: of the folder's absolute path, the world's name
-and options, and the file of the world's module, by a random key outside of all run folders that only this user can
-read. A folder that was received, copied or moved has no valid signature, whatever it contains, and neither has one
-whose world would now come from another file. Where no key can be kept, nothing is signed, and --trust is needed.
+and options, and the file of the world's module (likewise of third-party algorithms and samplers), by a random key
+outside of all run folders that only this user can read. A folder that was received, copied or moved has no valid
+signature, whatever it contains, and neither has one whose world would now come from another file. Where no key can be
+kept, nothing is signed, and --trust is needed.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import os
 import secrets
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,27 +25,32 @@ from shoal.trust import import_from_working_directory, is_local, is_third_party,
 KEY_BYTES = 32
 
 
-def sign(folder: Path, env: str, options: str) -> str:
-    """The signature of a run in this folder that was trained in this world; empty where there is no key."""
-    key = None if is_local(env) else _key() or _new_key()
-    return _signature(key, folder, env, options) if key else ""
+Code = Sequence[tuple[str, str]]  # names of third-party code, each with its options
 
 
-def is_signed(signature: object, folder: Path, env: str, options: str) -> bool:
-    """Whether this user signed it on this machine; its module may then be imported from the working directory."""
-    key = None if is_local(env) else _key()
+def sign(folder: Path, code: Code) -> str:
+    """The signature of a run in this folder that was trained with this code; empty where there is no key."""
+    key = None if any(is_local(name) for name, _ in code) else _key() or _new_key()
+    return _signature(key, folder, code) if key else ""
+
+
+def is_signed(signature: object, folder: Path, code: Code) -> bool:
+    """Whether this user signed it on this machine; its modules may then be imported from the working directory."""
+    key = None if any(is_local(name) for name, _ in code) else _key()
     if not signature or key is None:
         return False
-    expected = _signature(key, folder, env, options)
+    expected = _signature(key, folder, code)
     if not hmac.compare_digest(str(signature).encode(errors="replace"), expected.encode()):
         return False
-    if is_third_party(env):
+    if any(is_third_party(name) for name, _ in code):
         import_from_working_directory()
     return True
 
 
-def _signature(key: bytes, folder: Path, env: str, options: str) -> str:
-    signed = [os.path.realpath(folder), env, options, _module_file(env)]
+def _signature(key: bytes, folder: Path, code: Code) -> str:
+    signed = [os.path.realpath(folder)]
+    for name, options in code:
+        signed += [name, options, _module_file(name)]
     return hmac.new(key, json.dumps(signed).encode(), hashlib.sha256).hexdigest()
 
 

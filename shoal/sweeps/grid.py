@@ -16,7 +16,7 @@ from shoal.runs.folder import CONFIG, read_result
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.prechecks import check_new
 from shoal.training.result import TrainResult
-from shoal.trust import check_importable
+from shoal.trust import CODE, check_importable, import_from_working_directory, names_third_party
 
 KEYS = ("base", "grid", "seeds")
 NOT_HERE = {
@@ -96,6 +96,9 @@ def sweep_runs(sweep: Any, out: Path) -> list[SweepRun]:
             raise UserError(f"grid has a value of '{name}' twice.")
     seeds = parse_seeds("seeds", sweep.get("seeds", [0]))
     _check_count(len(seeds) * math.prod(map(len, grid.values())))
+    named = [[base[name]] if name in base else grid.get(name, ()) for name in CODE]
+    if names_third_party([f"--{name}={value}" for name, values in zip(CODE, named, strict=True) for value in values]):
+        import_from_working_directory()
     points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return list_runs(base, points, seeds, out)
 
@@ -112,6 +115,8 @@ def list_runs(
             name = re.sub(r"[^A-Za-z0-9_.=+-]+", "-", f"{folder}-seed{seed}" if folder else f"seed{seed}")
             config = TrainConfig(**{**base, **point}, seed=seed, out=str(out / name)).checked()
             check_importable("env", config.env, "the processes of a sweep")
+            for name in ("algorithm", "sampler"):
+                check_importable(name, f"shoal:{getattr(config, name)}", "the processes of a sweep")
             runs.append(SweepRun(point, config))
     if len({run.name for run in runs}) < len(runs):
         raise UserError("two values of the grid would have the same folder name; name them more differently.")

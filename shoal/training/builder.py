@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from shoal.algorithms.base import BaseTeam, check_choices
+from shoal.algorithms.config import json_object
 from shoal.algorithms.native import NativeTeam
 from shoal.algorithms.precision import FULL, Precision
 from shoal.envs import ADAPTERS, make_env
@@ -68,7 +69,8 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     spec = env.spec
     check_choices(spec, config.algorithm)
     reserved = check_update_memory(config, spec)
-    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    options = json_object("sampler_options", config.sampler_options)
+    sampler = make_sampler(config.sampler, config.neighbors, config.include_center, options)
     ring = Ring(spec, config.copies, config.capacity, config.storage, most_samples(config, spec), reserved)
     if sampler.needs > ring.capacity_per_copy:
         raise UserError(
@@ -107,7 +109,8 @@ def compile_loops(config: TrainConfig) -> None:
     foreign = config.env.startswith(ADAPTERS)  # has no kernels, and may have side effects
     twin = make_env("cooperative-navigation", 1) if foreign else build_env(config, 1, 0, stagger=False)
     spec = twin.spec
-    sampler = make_sampler(config.sampler, config.neighbors, config.include_center)
+    known = "uniform" if ":" in config.sampler else config.sampler
+    sampler = make_sampler(known, config.neighbors, config.include_center)
     ring = Ring(spec, 1, 2 * sampler.needs, config.storage)
     statistics = Normalisation(spec, config.normalize_observations, config.normalize_rewards, config.discount)
     first = twin.reset()

@@ -122,7 +122,7 @@ class Hooks:
                 if value is not before[name]:
                     raise UserError(f"A callback has changed '{name}' in a line of the log; use a name of its own.")
                 continue
-            number = value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
+            number = plain(value)
             if not isinstance(name, str) or not _can_be_logged(number):
                 raise UserError(
                     f"A callback has added {value!r:.80} to the log as {name!r:.80}, which is not a number."
@@ -130,6 +130,11 @@ class Hooks:
             line[name] = number
         if lost := before.keys() - line.keys():
             raise UserError(f"A callback has removed '{min(lost)}' from a line of the log.")
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy or torch as Python's; anything else unchanged."""
+    return value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
 
 
 def _can_be_logged(value: Any, deepest: int = 8) -> bool:

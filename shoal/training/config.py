@@ -1,7 +1,6 @@
 """The configuration of a run: a typed dataclass that is the Python API, the command line and config.json at once."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from shoal.algorithms.config import OWN, LearnConfig, Own
+from shoal.algorithms.config import ALWAYS, OWN, OWN_SETTINGS, PAPER, LearnConfig, Own, json_object
 from shoal.errors import UserError, counted, printable
 from shoal.runs.settings import StoredConfig, read_settings
 from shoal.training.presets import TUNED
@@ -26,8 +25,8 @@ class WorldConfig:
 
     env: str = "cooperative-navigation"
     """cooperative-navigation, predator-prey, pettingzoo:MODULE (pettingzoo:mpe2.simple_tag_v3), gym:ID,
-    dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS and pettingzoo:MODULE:CLASS for your own. From Python also
-    the class, or a function that makes the environment, itself."""
+    dm:DOMAIN/TASK (dm:humanoid/stand), or gym:MODULE:CLASS, pettingzoo:MODULE:CLASS and shoal:MODULE:CLASS (a
+    VectorEnv) for your own. From Python also the class, or a function that makes the environment, itself."""
     agents: int | None = None
     """Number of trained agents (predators in predator-prey); None: 3, or as many as the environment has."""
     copies: int = 25
@@ -52,7 +51,7 @@ class WorldConfig:
     """Order in which agents of a particle world see landmarks, other agents and prey: by index as in the papers, or by
     distance, nearest first, which teams learn from faster."""
     env_options: str = ""
-    """PettingZoo, Gymnasium and dm_control: constructor arguments as a JSON object."""
+    """PettingZoo, Gymnasium, dm_control and your own worlds: constructor arguments as a JSON object."""
     env_masks: bool = False
     """PettingZoo and Gymnasium: obey the action_mask in the environment's infos; one in a Dict observation is always
     obeyed."""
@@ -104,6 +103,10 @@ class RunConfig:
     export, quantize and watch); 0: none."""
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
+    track: Literal["none", "wandb", "mlflow"] = "none"
+    """Send the same metrics, the settings and the result to Weights & Biases or MLflow (extra track)."""
+    track_project: str = "shoal"
+    """Project of Weights & Biases or experiment of MLflow; the run is called as its folder, its group as the parent."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +181,12 @@ OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if fie
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent: ClassVar = StoredConfig.result_independent | {"cluster", "env_workers"}
+    result_independent: ClassVar = StoredConfig.result_independent | {
+        "cluster",
+        "env_workers",
+        "track",
+        "track_project",
+    }
     changeable: ClassVar = frozenset(
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )
@@ -214,15 +222,14 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     @property
     def world_options(self) -> dict[str, Any]:
         """`env_options` as a dictionary."""
-        if not self.env_options:
-            return {}
-        try:
-            options = json.loads(self.env_options)
-        except json.JSONDecodeError as error:
-            raise UserError(f"`env_options` is not JSON ({error}); use e.g. '{{\"N\": 4}}'.") from None
-        if not isinstance(options, dict):
-            raise UserError("`env_options` must be a JSON object, e.g. '{\"N\": 4}'.")
-        return options
+        return json_object("env_options", self.env_options)
+
+    @property
+    def code(self) -> list[tuple[str, str]]:
+        """Its world and what else is third-party code, by name, each with its options."""
+        others = ((self.algorithm, self.algorithm_options), (self.sampler, self.sampler_options))
+        third_party = [(f"shoal:{name}", options) for name, options in others if ":" in name]
+        return [(self.env, self.env_options), *third_party]
 
     def why_torch(self, spec: "EnvSpec | None" = None) -> str | None:
         """Why only torch can learn in this run, as far as its settings and its world tell; None if native code can."""
@@ -367,6 +374,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         lacks = {
             f"`preset={self.preset}`": self.preset != "papers",
             f"`algorithm={self.algorithm}`": self.algorithm not in ("maddpg", "masac"),
+            f"`sampler={self.sampler}`": ":" in self.sampler,
             "`n_step`": self.n_step > 1,
             "`target_period`": self.target_period > 1,
             "`critic_hidden`": self.critic_hidden is not None,
@@ -389,7 +397,12 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     @classmethod
     def stored(cls, fields: Mapping[str, Any]) -> Self:
-        """The configuration with these stored settings; runs with actors once stored `auto` as their update."""
+        """The configuration with these stored settings; runs with actors once stored `auto` as their update.
+
+        What a third-party algorithm may lack, stored by an earlier version, has the papers' value: its code is not run.
+        """
+        if fields.get("algorithm", "maddpg") not in OWN_SETTINGS:
+            fields = {**fields, **{name: PAPER[name] for name in ALWAYS if fields.get(name) is None}}
         config = super().stored(fields)
         if config.update != "auto":
             return config

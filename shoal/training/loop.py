@@ -204,8 +204,8 @@ class TeamRun:
         training, observer = self.training, self.observer
         training.learner.publish()
         training.collector.begin()
-        training.clock.start()
         self._hooks("on_begin")
+        training.clock.start()
         if training.ring_is_gone and training.stopped is None and training.episodes < self.config.episodes:
             refill(training, folder, observer, interrupt)
             if interrupt.signal is not None:

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shoal.algorithms.config import json_object, own_settings
 from shoal.errors import UserError
+from shoal.plugins import check_options, load_class
 from shoal.runs.folder import check_free
 from shoal.system.processors import check_threads
 from shoal.training.config import TrainConfig
 from shoal.training.evaluation import check_env
+from shoal.training.tracking import check_tracker
 from shoal.training.world_file import needs_trust
 from shoal.trust import check_trusted, untrusted
 
@@ -16,6 +19,8 @@ from shoal.trust import check_trusted, untrusted
 def check_new(config: TrainConfig) -> None:
     """Refuse a new run that could not start: its world, its hardware, its folder."""
     config.check_evaluated()
+    check_own_code(config)
+    check_tracker(config.track)
     check_hardware(config)
     check_env(config)
     if config.implementation == "engine" and config.capacity < config.copies:  # the reference has only one copy
@@ -25,11 +30,36 @@ def check_new(config: TrainConfig) -> None:
 
 
 def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
-    """Refuse a run whose world is third-party code, unless the user trusts it, names the same, or trained it here."""
+    """Refuse a run with third-party code, unless the user trusts it, names the same, or trained it here."""
     stored = {"env": config.env, "env_options": config.env_options}
     env, options = ("" if named.get(name) == value else value for name, value in stored.items())
     if not trust and untrusted(env, options) and needs_trust(config, folder):
         check_trusted(f"The run in '{folder}'", env, options, trust)
+    check_code(config, folder, named, trust)
+
+
+def check_code(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
+    """The same for its algorithm and its sampler."""
+    for name in ("algorithm", "sampler"):
+        stored = getattr(config, name)
+        if ":" in stored and named.get(name) != stored and not trust and needs_trust(config, folder):
+            raise UserError(
+                f"The run in '{folder}' names the {name} '{stored}', which is third-party code: add `trust=True` if "
+                "you trust it."
+            )
+
+
+def check_own_code(config: TrainConfig) -> None:
+    """Refuse settings and options that a third-party algorithm or sampler does not have."""
+    if ":" in config.algorithm:
+        from shoal.algorithms import algorithm_class, base_algorithm
+
+        kind = algorithm_class(config.algorithm)
+        config.check_as(base_algorithm(kind), own_settings(config.algorithm))
+        check_options("algorithm", kind, 4, json_object("algorithm_options", config.algorithm_options))
+    if ":" in config.sampler:
+        kind = load_class("sampler", config.sampler)
+        check_options("sampler", kind, 0, json_object("sampler_options", config.sampler_options))
 
 
 def check_hardware(config: TrainConfig) -> None:

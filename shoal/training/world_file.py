@@ -27,7 +27,7 @@ def world_json(config: TrainConfig, spec: EnvSpec, folder: Path) -> str:
     fields = {field.name: getattr(spec, field.name) for field in dataclasses.fields(EnvSpec)}
     fields |= {name: None if fields[name] is None else fields[name].tolist() for name in BOUNDS}
     named = {"env": config.env, "env_options": config.env_options}
-    signature = sign(folder, *named.values()) if untrusted(*named.values()) else ""
+    signature = sign(folder, config.code) if any(untrusted(*each) for each in config.code) else ""
     return json.dumps(disk.sealed({**named, "spec": fields, "signature": signature}), indent=2) + "\n"
 
 
@@ -55,14 +55,14 @@ def check_masks(trained: EnvSpec, spec: EnvSpec, folder: Path) -> None:
 
 
 def needs_trust(config: TrainConfig, folder: Path) -> bool:
-    """Whether the world of this run may be made only if the user trusts it: not if they have trained the run here."""
-    if not untrusted(config.env, config.env_options):
+    """Whether the code of this run may be run only if the user trusts it: not if they have trained the run here."""
+    if not any(untrusted(*each) for each in config.code):
         return False
     try:
         signature = disk.read_sealed(folder / WORLD)["signature"]
     except (disk.Damaged, OSError, KeyError):
         return True
-    return not is_signed(signature, folder, config.env, config.env_options)
+    return not is_signed(signature, folder, config.code)
 
 
 def _spec(fields: Any) -> EnvSpec:

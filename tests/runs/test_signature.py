@@ -27,20 +27,21 @@ def place(tmp_path, monkeypatch):
 
 def test_signed_properties_of_a_run(place, monkeypatch):
     run = place / "run"
-    signature = sign(run, WORLD, "")
-    assert is_signed(signature, run, WORLD, "") and os.getcwd() in sys.path
+    signature = sign(run, [(WORLD, "")])
+    assert is_signed(signature, run, [(WORLD, "")]) and os.getcwd() in sys.path
     monkeypatch.setattr(sys, "path", [word for word in sys.path if word != os.getcwd()])
-    assert not is_signed(signature, place / "copy", WORLD, "")
-    assert not is_signed(signature, run, "pettingzoo:another", "")
-    assert not is_signed(signature, run, WORLD, "{}")
+    assert not is_signed(signature, place / "copy", [(WORLD, "")])
+    assert not is_signed(signature, run, [("pettingzoo:another", "")])
+    assert not is_signed(signature, run, [(WORLD, "{}")])
     for wrong in ("", None, 3, "é", signature[:-1], "0" * 64):
-        assert not is_signed(wrong, run, WORLD, "")
+        assert not is_signed(wrong, run, [(WORLD, "")])
     monkeypatch.chdir(place / "other")  # the same name is another file here
-    assert not is_signed(signature, run, WORLD, "") and os.getcwd() not in sys.path
+    assert not is_signed(signature, run, [(WORLD, "")]) and os.getcwd() not in sys.path
 
 
 def test_relative_path_has_the_same_signature(place):
-    assert is_signed(sign(place / "work" / "run", WORLD, ""), "run", WORLD, "")
+    signature = sign(place / "work" / "run", [(WORLD, "")])
+    assert is_signed(signature, "run", [(WORLD, "")])
 
 
 def test_a_world_that_pip_installed_with_e_is_found(place, monkeypatch):
@@ -55,49 +56,49 @@ def test_a_world_that_pip_installed_with_e_is_found(place, monkeypatch):
     trained = SimpleNamespace(__spec__=spec_from_file_location("editable_world", source))
     with monkeypatch.context() as training:
         training.setitem(sys.modules, "editable_world", trained)
-        signature = sign(place, "pettingzoo:editable_world", "")
-    assert not is_signed(signature, place, "pettingzoo:editable_world", "")
+        signature = sign(place, [("pettingzoo:editable_world", "")])
+    assert not is_signed(signature, place, [("pettingzoo:editable_world", "")])
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
-    assert is_signed(signature, place, "pettingzoo:editable_world", "")
+    assert is_signed(signature, place, [("pettingzoo:editable_world", "")])
     (place / "work" / "editable_world.py").write_text("")
-    assert not is_signed(signature, place, "pettingzoo:editable_world", "")
+    assert not is_signed(signature, place, [("pettingzoo:editable_world", "")])
 
 
 def test_other_portion_of_a_namespace_package_invalidates(place, monkeypatch):
     (place / "installed" / "parts").mkdir(parents=True)
     monkeypatch.setattr(sys, "path", [*sys.path, str(place / "installed")])
-    signature = sign(place, "pettingzoo:parts.world", "")
-    assert is_signed(signature, place, "pettingzoo:parts.world", "")
+    signature = sign(place, [("pettingzoo:parts.world", "")])
+    assert is_signed(signature, place, [("pettingzoo:parts.world", "")])
     (place / "work" / "parts").mkdir()
-    assert not is_signed(signature, place, "pettingzoo:parts.world", "")
+    assert not is_signed(signature, place, [("pettingzoo:parts.world", "")])
 
 
 def test_key_is_readable_by_its_user_only(place, monkeypatch):
-    signature, key = sign(place, WORLD, ""), place / "state" / "shoal" / "key"
+    signature, key = sign(place, [(WORLD, "")]), place / "state" / "shoal" / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600 and os.listdir(key.parent) == ["key"]
-    assert sign(place, WORLD, "") == signature
+    assert sign(place, [(WORLD, "")]) == signature
     for damage in (lambda: key.chmod(0o644), lambda: key.write_bytes(b"short"), key.unlink):
-        assert is_signed(signature, place, WORLD, "")
+        assert is_signed(signature, place, [(WORLD, "")])
         content = key.read_bytes()
         damage()
-        assert not is_signed(signature, place, WORLD, "")
+        assert not is_signed(signature, place, [(WORLD, "")])
         key.write_bytes(content)
         key.chmod(0o600)
     key.unlink()
-    assert sign(place, WORLD, "") not in ("", signature)  # by a new key
+    assert sign(place, [(WORLD, "")]) not in ("", signature)  # by a new key
 
 
 @pytest.mark.parametrize("state", ["/proc/nothing", "/dev/null"])
 def test_without_a_place_for_a_key_nothing_is_signed(place, monkeypatch, state):
     monkeypatch.setenv("XDG_STATE_HOME", state)
-    assert sign(place, WORLD, "") == "" and not is_signed("", place, WORLD, "")
+    assert sign(place, [(WORLD, "")]) == "" and not is_signed("", place, [(WORLD, "")])
 
 
 def test_missing_home_directory(place, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
-    assert sign(place, WORLD, "") == "" and not os.path.exists("relative")
+    assert sign(place, [(WORLD, "")]) == "" and not os.path.exists("relative")
 
 
 def test_a_script_is_never_signed(place):
-    assert sign(place, "gym:__main__:Mine", "") == ""
+    assert sign(place, [("gym:__main__:Mine", "")]) == ""
