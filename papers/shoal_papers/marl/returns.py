@@ -199,9 +199,10 @@ class Returns(CellStudy, name="returns"):
         cells = []
         for seed in SEEDS:
             for where, seconds in LENGTHS.items():
-                cells += [our_cell(*where, preset, seed, seconds) for preset in reversed(PRESETS)]
+                cells.append(our_cell(*where, "tuned", seed, seconds))
                 if where in COMPARED:
                     cells += [their_cell(*where, algorithm, seed, seconds) for algorithm in BENCHMARL]
+                cells.append(our_cell(*where, "papers", seed, seconds))
         return cells
 
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
