@@ -75,13 +75,13 @@ def clocks() -> Any:
 
 def evaluate(experiment: Any, settings: dict[str, Any], episodes: int) -> dict[str, float]:
     """Mean return per agent of the policy without exploration, its 95 % interval, and the landmarks covered."""
-    returns, covered = play(settings, episodes, lambda observations: act(experiment, observations))
+    returns, reached = play(settings, episodes, lambda observations: act(experiment, observations))
     ci95 = 1.96 * returns.std(ddof=1) / np.sqrt(episodes)
-    return {"return": float(returns.mean()), "ci95": float(ci95), "covered": float(covered.mean())}
+    return {"return": float(returns.mean()), "ci95": float(ci95), "covered": float(reached.mean())}
 
 
 def act(experiment: Any, observations: Any) -> Any:
-    """Actions (E, N, A), or choices (E, N), for observations (E, N, O)."""
+    """Actions (E, N, A) for observations (E, N, O)."""
     seen = TensorDict(
         {"agent": TensorDict({"observation": torch.from_numpy(observations)}, observations.shape[:2])},
         observations.shape[:1],
@@ -92,9 +92,8 @@ def act(experiment: Any, observations: Any) -> Any:
 
 def play(settings: dict[str, Any], episodes: int, act: Any) -> Any:
     """Returns per agent, and landmarks covered at the end, of episodes that are played side by side."""
-    continuous = settings["continuous"]
     worlds = [
-        simple_spread_v3.parallel_env(N=settings["agents"], max_cycles=LENGTH, continuous_actions=continuous)
+        simple_spread_v3.parallel_env(N=settings["agents"], max_cycles=LENGTH, continuous_actions=True)
         for _ in range(episodes)
     ]
     seen = [world.reset(seed=10_000 + k)[0] for k, world in enumerate(worlds)]
@@ -103,8 +102,7 @@ def play(settings: dict[str, Any], episodes: int, act: Any) -> Any:
     for _ in range(LENGTH):
         chosen = act(np.array([[own[name] for name in names] for own in seen], np.float32))
         for k, world in enumerate(worlds):
-            actions = {name: chosen[k, i] if continuous else int(chosen[k, i]) for i, name in enumerate(names)}
-            seen[k], rewards, *_ = world.step(actions)
+            seen[k], rewards, *_ = world.step(dict(zip(names, chosen[k], strict=True)))
             total[k] += sum(rewards.values()) / len(names)
     return total, np.array([covered(world.unwrapped.world) for world in worlds])
 
@@ -118,12 +116,7 @@ def covered(world: Any) -> int:
 def random_return(settings: dict[str, Any], episodes: int) -> float:
     """Mean return per agent of uniformly random actions."""
     rng = np.random.default_rng(settings["seed"])
-
-    def act(observations: Any) -> Any:
-        rows = observations.shape[:2]
-        return rng.random((*rows, 5), np.float32) if settings["continuous"] else rng.integers(0, 5, rows)
-
-    return float(play(settings, episodes, act)[0].mean())
+    return float(play(settings, episodes, lambda seen: rng.random((*seen.shape[:2], 5), np.float32))[0].mean())
 
 
 def train(settings: dict[str, Any], folder: str) -> dict[str, Any]:
@@ -131,14 +124,9 @@ def train(settings: dict[str, Any], folder: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     config = ExperimentConfig.get_from_yaml()
     quiet = {"loggers": [], "create_json": False, "evaluation": False, "render": False, "save_folder": folder}
-    own = {"prefer_continuous_actions": settings["continuous"], **settings["experiment"]}
-    for name, value in {**quiet, **own}.items():
+    for name, value in {**quiet, **settings["experiment"]}.items():
         getattr(config, name)  # refuses a name that it does not have
         setattr(config, name, value)
-    algorithm = ALGORITHMS[settings["algorithm"]].get_from_yaml()
-    for name, value in settings["options"].items():
-        getattr(algorithm, name)
-        setattr(algorithm, name, value)
     model, critic = MlpConfig.get_from_yaml(), MlpConfig.get_from_yaml()
     for layers in (model, critic):
         layers.num_cells = settings["hidden"]
@@ -148,7 +136,7 @@ def train(settings: dict[str, Any], folder: str) -> dict[str, Any]:
     curve = Curve(settings)
     experiment = Experiment(
         task=task,
-        algorithm_config=algorithm,
+        algorithm_config=ALGORITHMS[settings["algorithm"]].get_from_yaml(),
         model_config=model,
         critic_model_config=critic,
         seed=settings["seed"],

@@ -58,14 +58,14 @@ ON_POLICY = {
     "gamma": 0.95,
 }  # fmt: skip
 BENCHMARL: dict[str, dict[str, Any]] = {
-    "MADDPG": {"experiment": {**OFF_POLICY, "lr": 0.0005}, "activation": "ReLU", "continuous": True},
-    "MASAC": {"experiment": {**OFF_POLICY, "lr": 0.001}, "activation": "ReLU", "continuous": True},
-    "MAPPO": {"experiment": {**ON_POLICY, "lr": 0.001}, "activation": "Tanh", "continuous": True},
+    "MADDPG": {"experiment": {**OFF_POLICY, "lr": 0.0005}, "activation": "ReLU"},
+    "MASAC": {"experiment": {**OFF_POLICY, "lr": 0.001}, "activation": "ReLU"},
+    "MAPPO": {"experiment": {**ON_POLICY, "lr": 0.001}, "activation": "Tanh"},
 }
 """Its networks are shared between agents, as by default. Its other defaults collect 6,000 frames, a third of a minute
 here, between updates with a learning rate of 0.00005: these settings are the better ones of a few trials of 50 CPU
 seconds each, not the result of a search."""
-FRAMES = {3: 40_000, 12: 20_000}  # for the schedule of exploration: about what a run plays
+ANNEALED = {3: 13_000, 12: 6_000}  # frames over which MADDPG's exploration decreases: most of a run
 
 Run = Mapping[str, Any]  # what is kept of a cell: the curve, and the return of a random team
 Groups = Mapping[tuple[str, int, str], Sequence[Run]]  # by world, agents and kind
@@ -92,8 +92,8 @@ def their_cell(world: str, agents: int, algorithm: str, seed: int, seconds: floa
     """A team of BenchMARL's."""
     own = BENCHMARL[algorithm]
     settings = {
-        **own, "algorithm": algorithm.lower(), "seed": seed, "hidden": [128, 128], "options": {},
-        "experiment": {**own["experiment"], "max_n_frames": FRAMES[agents]},
+        **own, "algorithm": algorithm.lower(), "seed": seed, "hidden": [128, 128],
+        "experiment": {**own["experiment"], "exploration_anneal_frames": ANNEALED[agents]},
         "marks": marks(seconds), "evaluate": THEIR_EVALUATED, "evaluate_at_end": THEIR_EVALUATED_AT_END,
     }  # fmt: skip
     return _cell(world, agents, THEIRS.format(algorithm), seed, seconds, settings)
