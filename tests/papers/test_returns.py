@@ -123,7 +123,7 @@ def test_the_study(monkeypatch, tmp_path):
     study = run_study("returns", False, lambda amount, label: None, options)
     text = " ".join(study.findings)
     assert "-110.0 ± 0.0 after 60 CPU seconds" in text and "QMIX" in text
-    assert "ours has that return after 30.0 s" in text and "1 times as many env steps" in text
+    assert "ours has that return after 30.0 s" in text and "env steps: 6,000 and 6,000" in text
     assert [len(table.rows) for table in study.tables] == [24, 5, 16]
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
     assert study_of("returns", finite(study.data)).findings == study.findings
@@ -134,4 +134,6 @@ def test_the_study(monkeypatch, tmp_path):
     for path in (tmp_path / "cells" / "returns").glob("*BenchMARL*"):
         path.unlink()
     ours = run_study("returns", False, lambda amount, label: None, options)
-    assert "not measured: SHOAL_BENCHMARL" in str(ours.tables[-1]) and "BenchMARL's best" not in " ".join(ours.findings)
+    assert "not measured: needs SHOAL_BENCHMARL" in str(ours.tables[-1]) and "BenchMARL's best" not in " ".join(
+        ours.findings
+    )

@@ -23,7 +23,7 @@ from shoal.training.config import TrainConfig
 from shoal_papers.cells import Cells, Options, StudyCell
 from shoal_papers.marl.published import MPE2, OPENAI, PUBLISHED, SPREAD, TAG, Published, to_mpe2
 from shoal_papers.quarl.actor_runs import Enough, Limit, limited_run
-from shoal_papers.seeds import mean, spread, with_interval
+from shoal_papers.seeds import NOT_RUN, mean, mean_or_none, spread, with_interval
 from shoal_papers.study import CellStudy, Data
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def our_rows(groups: Groups, world: str) -> Iterable[dict[Column, Value]]:
     seen = dict.fromkeys((agents, kind) for own, agents, kind in groups if (own == TAG) == (world == TAG))
     for agents, kind in sorted((agents, kind) for agents, kind in seen if kind.startswith("Shoal")):
         rules = (TAG, TAG) if world == TAG else (OPENAI, MPE2)
-        openai, mpe2 = ([last(run)["return"] for run in groups.get((own, agents, kind), [])] for own in rules)
+        openai, mpe2 = (final(groups, own, agents, kind) for own in rules)
         runs = [run for own in rules for run in groups.get((own, agents, kind), [])]
         yield {
             Column("source"): "Shoal, here",
@@ -282,8 +282,8 @@ def our_rows(groups: Groups, world: str) -> Iterable[dict[Column, Value]]:
             Column("env steps"): f"{mean([last(run)['env_steps'] for run in runs]) / 1e6:.2g}M",
             Column("policy"): f"most likely actions, {counted(max(len(openai), len(mpe2)), 'seed')}",
             Column("as published"): "–",
-            Column("OpenAI rules", format=".1f"): mean(openai) if openai else None,
-            Column("mpe2 rules", format=".1f"): mean(mpe2) if mpe2 else None,
+            Column("OpenAI rules", format=".1f"): mean_or_none(openai),
+            Column("mpe2 rules", format=".1f"): mean_or_none(mpe2),
             Column("read in"): f"{mean([last(run)['cpu'] for run in runs]):.0f} CPU seconds",
         }
 
@@ -292,6 +292,11 @@ def last(run: Run) -> Mapping[str, float]:
     """The evaluation at the end."""
     row: Mapping[str, float] = run["curve"][-1]
     return row
+
+
+def final(groups: Groups, world: str, agents: int, kind: str) -> list[float]:
+    """Returns at the end, by seed."""
+    return [last(run)["return"] for run in groups.get((world, agents, kind), [])]
 
 
 def length(groups: Groups, world: str, agents: int) -> float:
@@ -318,78 +323,79 @@ def time_rows(groups: Groups) -> Iterable[dict[Column, Value]]:
             ends = [last(run) for run in runs]
             covered = [end["covered"] for end in ends if "covered" in end]
             early = mean([float(value) for value in over(runs, [seconds / 4])[:, 0]]) if runs else None
+            unmeasured = NOT_RUN if kind in kinds[: len(PRESETS)] else f"not measured: needs {PYTHON}"
             yield {
                 Column("world"): TITLES[world],
                 Column("agents"): agents,
                 Column("team"): kind,
                 Column("seeds"): len(runs),
-                Column("random", format=".1f"): mean([run["random"] for run in runs]) if runs else None,
+                Column("random", format=".1f"): mean_or_none([run["random"] for run in runs]),
                 Column("after a quarter", format=".1f"): early,
-                Column("at the end"): with_interval([end["return"] for end in ends])
-                if runs
-                else f"not measured: {PYTHON}",
-                Column("landmarks covered", format=".2f"): mean(covered) if covered else None,
-                Column("CPU time", "s", ".0f"): mean([end["cpu"] for end in ends]) if runs else None,
-                Column("wall time", "s", ".0f"): mean([end["wall"] for end in ends]) if runs else None,
-                Column("env steps", format=",.0f"): mean([end["env_steps"] for end in ends]) if runs else None,
-                Column("updates", format=",.0f"): mean([end["updates"] for end in ends]) if runs else None,
+                Column("at the end"): with_interval([end["return"] for end in ends]) if runs else unmeasured,
+                Column("landmarks covered", format=".2f"): mean_or_none(covered),
+                Column("CPU time", "s", ".0f"): mean_or_none([end["cpu"] for end in ends]),
+                Column("wall time", "s", ".0f"): mean_or_none([end["wall"] for end in ends]),
+                Column("env steps", format=",.0f"): mean_or_none([end["env_steps"] for end in ends]),
+                Column("updates", format=",.0f"): mean_or_none([end["updates"] for end in ends]),
             }
 
 
 def beside_published(groups: Groups) -> Iterable[str]:
     """Our tuned team beside the best published returns under OpenAI's rules, and with a learning prey."""
-    runs = groups.get((OPENAI, 3, OURS.format("tuned")), [])
-    if runs:
+    tuned = OURS.format("tuned")
+    if runs := groups.get((OPENAI, 3, tuned)):
         best = max((row for row in of_world(SPREAD) if row.rules == OPENAI), key=lambda row: row.openai)
-        end = with_interval([last(run)["return"] for run in runs])
         yield (
-            f"simple_spread, OpenAI rules, 3 agents: {end} after {last(runs[0])['cpu']:.0f} CPU seconds and "
-            f"{last(runs[0])['env_steps']:,.0f} env steps (tuned, {counted(len(runs), 'seed')}); the best published "
-            f"return is {best.openai:.1f}, {best.source}'s {best.algorithm} after {best.steps} steps."
+            f"simple_spread, OpenAI rules, 3 agents: {with_interval(final(groups, OPENAI, 3, tuned))} after "
+            f"{last(runs[0])['cpu']:.0f} CPU seconds and {last(runs[0])['env_steps']:,.0f} env steps (tuned, "
+            f"{counted(len(runs), 'seed')}); the best published return is {best.openai:.1f}, {best.source}'s "
+            f"{best.algorithm} after {best.steps} steps."
         )
-    runs = groups.get((TAG, 3, OURS.format("tuned")), [])
-    if runs:
-        best = max(of_world(TAG), key=lambda row: row.value)
+    if returns := final(groups, TAG, 3, tuned):
+        points = [row.value for row in of_world(TAG)]
         yield (
-            f"simple_tag with a learning prey: {with_interval([last(run)['return'] for run in runs])} per predator "
-            f"(tuned); the highest published points are {min(row.value for row in of_world(TAG)):g} to {best.value:g}, "
-            "against other prey: how well predators do depends on who learns faster."
+            f"simple_tag with a learning prey: {with_interval(returns)} per predator (tuned); published curves have "
+            f"their highest points at {min(points):g} to {max(points):g}. How well predators do depends on the prey, "
+            "which learns, too: these are no rankings."
         )
 
 
 def beside_benchmarl(groups: Groups) -> Iterable[str]:
     """Our tuned team beside the best of BenchMARL's, and when ours is as good as that."""
     for world, agents in COMPARED:
-        ours = groups.get((world, agents, OURS.format("tuned")), [])
-        ends = {name: groups.get((world, agents, THEIRS.format(name)), []) for name in BENCHMARL}
-        theirs = {name: mean([last(run)["return"] for run in runs]) for name, runs in ends.items() if runs}
-        if not ours or not theirs:
+        ours = groups.get((world, agents, OURS.format("tuned")))
+        theirs = {name: final(groups, world, agents, THEIRS.format(name)) for name in BENCHMARL}
+        means = {name: mean(returns) for name, returns in theirs.items() if returns}
+        if not ours or not means:
             continue
-        best = max(theirs, key=lambda name: theirs[name])
+        best = max(means, key=lambda name: means[name])
+        other = groups[world, agents, THEIRS.format(best)]
         at = np.linspace(0.0, LENGTHS[world, agents], 1_001)
-        reached = np.flatnonzero(over(ours, at.tolist()).mean(0) >= theirs[best])
+        reached = np.flatnonzero(over(ours, at.tolist()).mean(0) >= means[best])
         when = f"ours has that return after {at[reached[0]]:.1f} s" if len(reached) else "ours does not reach that"
-        steps = last(ours[0])["env_steps"] / last(ends[best][0])["env_steps"]
+        covered, steps = ([mean([last(run)[name] for run in runs]) for runs in (ours, other)]
+                          for name in ("covered", "env_steps"))  # fmt: skip
         yield (
             f"{TITLES[world]}, {agents} agents, {LENGTHS[world, agents]:.0f} CPU seconds on one thread: tuned "
-            f"{with_interval([last(run)['return'] for run in ours])}, BenchMARL's best {theirs[best]:.1f} ({best}); "
-            f"{when}. Ours plays {steps:,.0f} times as many env steps."
+            f"{with_interval(final(groups, world, agents, OURS.format('tuned')))}, BenchMARL's best "
+            f"{with_interval(theirs[best])} ({best}); {when}. Landmarks covered: {covered[0]:.2f} and "
+            f"{covered[1]:.2f}; env steps: {steps[0]:,.0f} and {steps[1]:,.0f}."
         )
 
 
 def conversion(groups: Groups) -> Iterable[str]:
     """What the conversion is off by, where both rules are measured."""
     for preset in PRESETS:
-        openai, mpe2 = (groups.get((rules, 3, OURS.format(preset)), []) for rules in (OPENAI, MPE2))
+        kind = OURS.format(preset)
+        openai, mpe2 = (groups.get((rules, 3, kind)) for rules in (OPENAI, MPE2))
         if openai and mpe2:
-            measured, other = (mean([last(run)["return"] for run in runs]) for runs in (openai, mpe2))
-            yield (
-                f"The conversion, tested on our teams ({preset}): {measured:.1f} under OpenAI's rules would be "
-                f"{to_mpe2(measured, 3):.1f} under mpe2's, where {other:.1f} is measured; of random teams, "
-                f"{mean([run['random'] for run in openai]):.1f} would be "
-                f"{to_mpe2(mean([run['random'] for run in openai]), 3):.1f}, and "
-                f"{mean([run['random'] for run in mpe2]):.1f} is measured."
-            )
+            ends = [mean(final(groups, rules, 3, kind)) for rules in (OPENAI, MPE2)]
+            random = [mean([run["random"] for run in runs]) for runs in (openai, mpe2)]
+            texts = [
+                f"{before:.1f} under OpenAI's rules would be {to_mpe2(before, 3):.1f}, {after:.1f} is measured"
+                for before, after in (ends, random)
+            ]
+            yield f"Converting to mpe2's rules, tested on our teams ({preset}): {texts[0]}; random teams: {texts[1]}."
 
 
 def panel(groups: Groups, world: str, agents: int) -> Panel:
