@@ -74,7 +74,7 @@ def to_mpe2(openai: float, agents: int) -> float:
     return (openai + LENGTH * agents) / (2 * agents)
 
 
-EPYMARL = "arXiv 2006.07869, Table 3, in a transcription; per agent and rules: uoe-agents/epymarl #29 and README"
+EPYMARL = "arXiv 2006.07869, Table 3, transcribed; uoe-agents/epymarl #29"
 BEST = "best evaluation of the training, 5 seeds"
 NOISY = "training episodes, noisy"
 CURVE = "wsjeon/maddpg-rllib, plots/openai_maddpg"
@@ -107,7 +107,7 @@ PUBLISHED = [
     Published("Mava", "MAD4PG", -20, "", "evaluation, one run", "instadeepai/Mava #315", rules=OLD,
               note="self-collisions inferred from the date"),
     Published("communication study", "MAPPO", -58.93, "0.8M", "5 seeds", "a repository's «Comparison with verified "
-              "published benchmarks», 4", 1.37, rules=MPE2, summed=True),
+              "published benchmarks», section 4", 1.37, rules=MPE2, summed=True),
     Published("communication study", "MAPPO", -225.04, "0.8M", "5 seeds", "the same", 13.93, rules=MPE2, agents=6,
               summed=True),
     Published("communication study", "MAPPO", -716.98, "1.5M", "3 seeds", "the same", 4.57, rules=MPE2, agents=12,
@@ -117,6 +117,8 @@ PUBLISHED = [
     Published("RLlib", "MADDPG", 21, "0.18M", f"{NOISY}, highest point", "wsjeon/maddpg-rllib, plots/rllib_maddpg",
               world=TAG, read_off=True),
     Published("maddpg-pettingzoo-pytorch", "MADDPG", 27.5, "0.2 to 0.3M", f"{NOISY}, highest point, 25 to 30",
-              "Git-123-Hub/maddpg-pettingzoo-pytorch, README", world=TAG, read_off=True),
+              "Git-123-Hub/maddpg-pettingzoo-pytorch, README", world=TAG, rules=OLD, read_off=True),
 ]  # fmt: skip
-"""MAPPO's paper, BenchMARL and JaxMARL print none: pictures, scores normalised between tasks, and other worlds."""
+"""EPyMARL's table was read in a transcription of it, whose repository we cannot name; that its returns are per agent,
+and its random team's (−700 summed), in its issue. We found no numbers of MAPPO's paper and JaxMARL, which have
+pictures, nor of BenchMARL, whose results are for VMAS."""

@@ -239,9 +239,9 @@ class Returns(CellStudy, name="returns"):
 
 
 LIMITS = (
-    "Conversions leave out the order of integration, contacts of an agent with itself are added or removed, and some "
-    "sources play noisy policies, other actions or landmarks nearer to the centre: differences of a few points mean "
-    "nothing. MAPPO's paper, JaxMARL and BenchMARL print no returns in these worlds."
+    "Conversions leave out the order of integration, and sources differ in what they report: noisy or greedy policies, "
+    "the end or the best evaluation, discrete or continuous actions. Differences of a few points mean nothing. MAPPO's "
+    "paper and JaxMARL have pictures of these worlds, BenchMARL has results of others: we found no numbers."
 )
 
 
