@@ -174,9 +174,9 @@ def train_theirs(settings: dict[str, Any]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     except OSError as error:
         raise UserError(f"`{PYTHON}` '{command[0]}' cannot be run: {error.strerror}.") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"BenchMARL ended with code {done.returncode}: {last:.300}")
+    if done.returncode or not done.stdout:
+        why = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise UserError(f"BenchMARL ended with code {done.returncode}: {why:.300}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -208,7 +208,7 @@ class Returns(CellStudy, name="returns"):
     def computed(self, done: Cells, quick: bool, options: Options) -> dict[str, Any]:
         """Without BenchMARL's interpreter, its finished cells are shown."""
         cells = self.cells(quick, options)
-        theirs = [] if PYTHON in os.environ else [cell for cell in cells if "train" not in cell.settings]
+        theirs = [] if os.environ.get(PYTHON) else [cell for cell in cells if "train" not in cell.settings]
         ours = [cell for cell in cells if cell not in theirs]
         results = done.run(theirs, self.work, optional=True, missing=f"set {PYTHON}, see docs/returns.md")
         return {"rows": self.records(cells, results | done.run(ours, self.work, self.workers))}
