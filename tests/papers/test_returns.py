@@ -86,6 +86,9 @@ def test_benchmarl_runs_in_its_own_interpreter(interpreter, monkeypatch):
     interpreter("", code=1)
     with pytest.raises(UserError, match="BenchMARL ended with code 1: a fault"):
         returns.measure(dict(cell.settings), None)
+    interpreter("")
+    with pytest.raises(UserError, match="BenchMARL ended with code 0: a fault"):
+        returns.measure(dict(cell.settings), None)
     monkeypatch.setenv(returns.PYTHON, "/nowhere/python")
     with pytest.raises(UserError, match="cannot be run"):
         returns.measure(dict(cell.settings), None)

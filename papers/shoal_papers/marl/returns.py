@@ -174,7 +174,7 @@ def train_theirs(settings: dict[str, Any]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     except OSError as error:
         raise UserError(f"`{PYTHON}` '{command[0]}' cannot be run: {error.strerror}.") from None
-    if done.returncode or not done.stdout:
+    if done.returncode or not done.stdout.strip():
         why = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise UserError(f"BenchMARL ended with code {done.returncode}: {why:.300}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -348,7 +348,7 @@ def beside_published(groups: Groups) -> Iterable[str]:
         yield (
             f"simple_spread, OpenAI rules, 3 agents: {with_interval(final(groups, OPENAI, 3, tuned))} after "
             f"{last(runs[0])['cpu']:.0f} CPU seconds and {last(runs[0])['env_steps']:,.0f} env steps (tuned, "
-            f"{counted(len(runs), 'seed')}); the best published return is {best.openai:.1f}, {best.source}'s "
+            f"{counted(len(runs), 'seed')}); the best published return found is {best.openai:.1f}, {best.source}'s "
             f"{best.algorithm} after {best.steps} steps."
         )
     if returns := final(groups, TAG, 3, tuned):
