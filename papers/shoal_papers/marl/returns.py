@@ -406,7 +406,7 @@ def panel(groups: Groups, world: str, agents: int) -> Panel:
     ]
     same = [row.per_agent for row in PUBLISHED if row.agents == agents and world in (row.rules, row.world)]
     level = max(same) if same else None
-    label = "best published" if same else ""
+    label = "best published under these rules" if same else ""
     return Panel(
         f"{TITLES[world]}, {agents} agents", "return per agent", series, "CPU seconds", level=level, level_label=label
     )
