@@ -351,12 +351,14 @@ def beside_published(groups: Groups) -> Iterable[str]:
             f"{counted(len(runs), 'seed')}); the best published return found is {best.openai:.1f}, {best.source}'s "
             f"{best.algorithm} after {best.steps} steps."
         )
-    if returns := final(groups, TAG, 3, tuned):
+    if runs := groups.get((TAG, 3, tuned)):
+        peak = mean([max(row["return"] for row in run["curve"]) for run in runs])
         points = [row.value for row in of_world(TAG)]
         yield (
-            f"simple_tag with a learning prey: {with_interval(returns)} per predator (tuned); published curves have "
-            f"their highest points at {min(points):g} to {max(points):g}. How well predators do depends on the prey, "
-            "which learns, too: these are no rankings."
+            f"simple_tag with a learning prey: {with_interval(final(groups, TAG, 3, tuned))} per predator at the end "
+            f"(tuned), {peak:.1f} at the highest point; published curves have theirs at {min(points):g} to "
+            f"{max(points):g}, with noise. How well predators do depends on the prey, which learns, too: these are no "
+            "rankings."
         )
 
 
