@@ -19,6 +19,7 @@ MODULES = {
         "neighbor-time": "Figure 5: time saved by neighbour sampling",
     },
     "marl.neighbor_reward": {"neighbor-reward": "Figure 6: rewards with and without neighbour sampling"},
+    "marl.returns": {"returns": "Beyond the papers: our teams beside published returns and BenchMARL's"},
     "quarl.ptq_table": {"ptq-table": "QuaRL, Table 1: Stable-Baselines3 models in fp16 and int8"},
     "quarl.weight_bits": {"weight-bits": "QuaRL, Figure 2: low-precision weights"},
     "quarl.qat": {"qat": "QuaRL, Figure 4: quantization-aware training against post-training quantization; and teams"},

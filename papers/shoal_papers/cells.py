@@ -86,11 +86,13 @@ class Cells:
         workers: int | None = None,
         short: bool = False,
         optional: bool = False,
+        missing: str = "",
     ) -> dict[str, dict[str, Any]]:
         """The results of all finished cells by name; each worker is a process with one thread.
 
         Without `workers` there are as many as CPUs. `short` cells take seconds and run regardless of the budget.
-        A `UserError` if none of the study is finished then, unless these are `optional`.
+        A `UserError` if none of the study is finished then, unless these are `optional`. What these need may be
+        `missing`: then only finished ones are read.
         """
         results = {cell.name: result for cell in cells if (result := self._kept(cell)) is not None}
         self._finished += len(results)
@@ -98,6 +100,9 @@ class Cells:
             if cell.name in results:
                 self.advance(cell.seconds, f"{cell.name} (kept)")
         todo = [cell for cell in cells if cell.name not in results]
+        if missing and todo:
+            self.failed.append(f"Not measured: {named(todo)}; {missing}.")
+            todo = []
         count = min(workers or usable_processors(), len(todo))
         if todo and not self._stopped:
             with ChildPool(count) as pool:
@@ -147,11 +152,8 @@ class Cells:
                     self._finished += 1
                 self.advance(cell.seconds, cell.name)
         if left:
-            names = [cell.name for cell in left[:NAMED]] + (["…"] if len(left) > NAMED else [])
             further = "run the same command again to continue" if self.budget else "they run with a `budget`"
-            self.failed.append(
-                f"Not reached within {self.budget:g} min: {counted(len(left), 'cell')} ({', '.join(names)}); {further}."
-            )
+            self.failed.append(f"Not reached within {self.budget:g} min: {named(left)}; {further}.")
 
     def _kept(self, cell: StudyCell) -> dict[str, Any] | None:
         """The stored result of a cell with the same settings."""
@@ -174,6 +176,12 @@ class Cells:
 
     def _path(self, cell: StudyCell) -> Path:
         return self.folder / f"{cell.name.replace('/', '-').replace(' ', '-')}.json"
+
+
+def named(cells: Sequence[StudyCell]) -> str:
+    """How many they are, and the names of the first."""
+    names = [cell.name for cell in cells[:NAMED]] + (["…"] if len(cells) > NAMED else [])
+    return f"{counted(len(cells), 'cell')} ({', '.join(names)})"
 
 
 def do_cell(module: str, work: str, settings: dict[str, Any], folder: str) -> dict[str, Any]:
