@@ -38,7 +38,12 @@ def is_due(updates: int, new: int) -> bool:
 
 
 def diagnose(team: BaseTeam, ring: Ring, seed: int, updates: int) -> dict[str, float]:
-    """Numbers for the log by name, where there are several agents also of each."""
+    """Numbers for the log by name, where there are several agents also of each.
+
+    None of third-party algorithms, whose networks are unknown, nor where agents have several choices at once.
+    """
+    if ":" in team.config.algorithm or team.spec.choices:
+        return {}
     columns = _of_agents(team, ring, stream(seed, f"diagnosis {updates}"))
     line = {name: float(values.mean()) for name, values in columns.items()}
     if team.spec.agents > 1:
