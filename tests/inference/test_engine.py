@@ -29,7 +29,7 @@ SHAPES = [
     {"one_hot": 7, "head": "box", "activation": "sigmoid"},
     {"head": "categorical", "agents": 2},
     {"agents": 2, "hidden": (192, 192), "head": "box"},  # large enough for products of their own
-    {"agents": 3, "head": "gaussian", "normalised": True, "network_of": (0, 0, 0)},
+    {"agents": 3, "head": "gaussian", "network_of": (0, 0, 0)},
     {"agents": 4, "observation": (6, 4), "action": (4, 2), "network_of": (0, 1, 0, 1)},
     {"agents": 3, "head": "categorical", "one_hot": 7, "network_of": (1, 0, 0)},
 ]
