@@ -12,7 +12,9 @@ from shoal.system.streams import print_json, say
 
 
 def evaluate(argv: list[str]) -> int:
-    """Returns, landmarks covered and prey caught of a policy and of a random team, with 95 % confidence intervals.
+    """Returns of a policy, of a random team and of hand-written controllers, with 95 % confidence intervals.
+
+    Also landmarks covered and prey caught; and what is plainly wrong with a run, as far as its log tells.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json

@@ -37,6 +37,7 @@ def is_due(updates: int, new: int) -> bool:
     return new > 0 and (updates - 1) // EVERY > (updates - new - 1) // EVERY
 
 
+@np.errstate(all="ignore")  # of a training that diverges: numbers that are not finite are null in the log
 def diagnose(team: BaseTeam, ring: Ring, seed: int, updates: int) -> dict[str, float]:
     """Numbers for the log by name, where there are several agents also of each.
 
