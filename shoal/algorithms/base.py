@@ -185,9 +185,13 @@ def team_bytes(spec: EnvSpec, config: LearnConfig) -> int:
 
 def network_weights(spec: EnvSpec, config: LearnConfig) -> tuple[int, int]:
     """Numbers in the actors and in the critics of all agents, targets and agents' own biases not counted."""
-    joint = spec.agents * (spec.observation_size + spec.action_size)
+    seen, layers, outputs = spec.observation_size + spec.action_size, config.critic_layers, config.atoms or 1
     actor = _weights((spec.observation_size, *config.hidden, 2 * spec.action_size))
-    critic = _weights((joint, *config.critic_layers, config.atoms or 1))
+    if config.critic == "pooled":
+        embeddings = len(set(spec.kinds)) * _weights((seen, layers[0]))
+        critic = embeddings + _weights((2 * layers[0], *layers[1:], outputs))
+    else:
+        critic = _weights((spec.agents * seen, *layers, outputs))
     actors, critics = (
         len(set(network_numbers(spec, shared))) for shared in (config.shared_actors, config.shared_critics)
     )

@@ -113,6 +113,9 @@ class NetworkConfig:
     share: Own[Literal["none", "actors", "critics", "all"]] = OWN
     """Networks that agents of one kind share (same group, observations and actions): none as in the papers, their
     actors, their critics, or all. Shared critics tell agents apart by a bias that each agent learns."""
+    critic: Literal["joint", "pooled"] = "joint"
+    """Critics see all observations and actions side by side (joint), or an agent's own embedding and the mean of all
+    agents' embeddings (pooled): fewer weights, and what is learned of one agent holds for all others of its kind."""
     layer_norm: bool = False
     """Layer normalisation and tanh after the critics' first layer, in place of a ReLU."""
     first_layer: Literal["reuse", "dense"] = "reuse"
@@ -198,6 +201,8 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
                 )
         if self.algorithm == "dqn" and (self.critic_hidden is not None or self.layer_norm):
             raise UserError("`critic_hidden` and `layer_norm` are settings of critics, which dqn does not have.")
+        if self.critic == "pooled":
+            self._check_pooled()
         if self.algorithm == "dqn" and self.share == "critics":
             raise UserError("`share` is critics, but dqn has only its Q networks; use actors or all.")
         if self.algorithm == "masac" and self.n_step > 1:
@@ -205,6 +210,15 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
                 f"`n_step` is {self.n_step}, but masac bootstraps after every step: the entropy of the steps between "
                 "would be missing."
             )
+
+    def _check_pooled(self) -> None:
+        """Refuse what critics that pool do not have."""
+        if self.algorithm == "dqn":
+            raise UserError("`critic` is pooled, but dqn has only its Q networks, which see what their agent sees.")
+        if len(self.critic_layers) < 2:
+            raise UserError("`critic` is pooled, which needs two hidden layers or more: one of them before the mean.")
+        if self.layer_norm:
+            raise UserError("`layer_norm` is for critics that see all agents side by side, but `critic` is pooled.")
 
 
 Config = TypeVar("Config")

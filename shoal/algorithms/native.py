@@ -20,7 +20,7 @@ from shoal.networks.layout import Kind
 from shoal.replay import Batch, Returns, Ring, Sampler
 from shoal.seeding import stream_seed
 
-FIRST_BIAS = 1  # among the arrays of critics
+FIRST, FIRST_BIAS = 0, 1  # among the arrays of critics
 
 
 class NativeTeam(BaseTeam):
@@ -63,8 +63,16 @@ class NativeTeam(BaseTeam):
         """The numbers that a `Team` of this seed begins with; targets are equal to their online networks."""
         random, config, algorithm = layout.initial_random(seed), self.config, self.algorithm
         actors = layout.actor_widths(self.spec, config.hidden, algorithm.head_width, config.shared_actors)
-        critics = layout.critic_widths(self.spec, config.critic_layers, algorithm.heads, 1, config.shared_critics)
-        initial = {"actors": layout.initial_layers(actors, random), "critics": layout.initial_layers(critics, random)}
+        sizes = (self.spec, config.critic_layers, algorithm.heads, 1, config.shared_critics)
+        initial = {"actors": layout.initial_layers(actors, random)}
+        if config.critic == "pooled":
+            embedding, rest = layout.pooled_widths(*sizes)
+            first, bias = (
+                array.reshape(len(rest[0]), -1, array.shape[-1]) for array in layout.initial_layers(embedding, random)
+            )
+            initial["critics"] = [first, bias, *layout.initial_layers(rest, random)]
+        else:
+            initial["critics"] = layout.initial_layers(layout.critic_widths(*sizes), random)
         for name, networks in algorithm.networks.items():
             for number in range(networks.count):
                 arrays = [stacked[number] for stacked in initial[self.targets.get(name, name)]]
@@ -181,7 +189,7 @@ class NativeTeam(BaseTeam):
 
     def _axes(self, part: str) -> list[int]:
         """Along which axis of each array the networks are stacked."""
-        return [int(name == "first") for name in self._names(part)]
+        return [int(name == "first" and self.config.critic == "joint") for name in self._names(part)]
 
     def _read(self, part: str, of: str = "weights") -> list[NDArray]:
         """Arrays of a part: weights, or Adam's `mean` or `square` of them."""
@@ -191,7 +199,11 @@ class NativeTeam(BaseTeam):
         each = [networks.shape.read(networks.numbers(number, of)) for number in range(networks.count)]
         read = [np.stack(arrays, axis) for arrays, axis in zip(zip(*each, strict=True), self._axes(part), strict=True)]
         if part.endswith("critics"):
-            read[FIRST_BIAS] = read[FIRST_BIAS][self.algorithm.bias_places][:, None]  # (C, 1, H)
+            if self.config.critic == "pooled":
+                read[FIRST_BIAS] = read[FIRST_BIAS][:, :, None]  # (S, K, 1, H)
+                read[FIRST] = read[FIRST].reshape(networks.count, read[FIRST_BIAS].shape[1], -1, read[FIRST].shape[2])
+            else:
+                read[FIRST_BIAS] = read[FIRST_BIAS][self.algorithm.bias_places][:, None]  # (C, 1, H)
         return read
 
     def _write(self, part: str, stacked: list[NDArray], of: str = "weights") -> None:
@@ -201,9 +213,11 @@ class NativeTeam(BaseTeam):
             return
         networks = self.algorithm.networks[part]
         apart = [np.moveaxis(array, axis, 0) for array, axis in zip(stacked, self._axes(part), strict=True)]
-        if part.endswith("critics"):
+        if part.endswith("critics") and self.config.critic == "pooled":
+            apart[:2] = [array.reshape(networks.count, -1, array.shape[-1]) for array in apart[:2]]
+        elif part.endswith("critics"):
             own = apart[FIRST_BIAS][:, 0]  # (C, H)
-            apart[FIRST_BIAS] = np.zeros((networks.count, networks.shape.layers[0].members, own.shape[1]), own.dtype)
+            apart[FIRST_BIAS] = np.zeros((networks.count, networks.shape.layers[0].biases, own.shape[1]), own.dtype)
             apart[FIRST_BIAS][self.algorithm.bias_places] = own
         for number in range(networks.count):
             networks.shape.write(networks.numbers(number, of), [array[number] for array in apart])

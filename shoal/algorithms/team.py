@@ -17,6 +17,7 @@ from shoal.envs.base import EnvSpec
 from shoal.networks.actors import Actors, Noise, load_noise_states, noise_states
 from shoal.networks.critics import JointCritics
 from shoal.networks.layout import Kind, Random
+from shoal.networks.pooled import PooledCritics
 from shoal.networks.stacked import by_member, to_arrays, to_tensors
 from shoal.replay import Ring, Sampler
 from shoal.seeding import stream_seed
@@ -28,7 +29,7 @@ class Team(BaseTeam):
     """Networks and their targets for all agents of a world; an algorithm says how they `learn`."""
 
     actors: Actors
-    critics: JointCritics
+    critics: JointCritics | PooledCritics
 
     def __init__(self, spec: EnvSpec, config: LearnConfig, seed: int, device: torch.device) -> None:
         super().__init__(spec, config)
@@ -46,14 +47,17 @@ class Team(BaseTeam):
         """Actors of this kind for the world's choices or boxes."""
         return Actors(self.spec, self.config.hidden, kind, random, self.hard, self.config.shared_actors).to(self.device)
 
-    def new_critics(self, heads: int, random: Random) -> JointCritics:
-        """Critics over the joint observations and actions: of Q values, or of distributions if there are atoms."""
+    def new_critics(self, heads: int, random: Random) -> JointCritics | PooledCritics:
+        """Critics over all observations and actions: of Q values, or of distributions if there are atoms."""
         config = self.config
+        if config.critic == "pooled":
+            sizes = (self.spec, config.critic_layers, heads, random, config.atoms, config.shared_critics)
+            return PooledCritics(*sizes).to(self.device)
         return JointCritics(
             self.spec, config.critic_layers, heads, random, config.atoms, config.layer_norm, config.shared_critics
         ).to(self.device)
 
-    def new_adam(self, network: Actors | JointCritics) -> StackedAdam:
+    def new_adam(self, network: Actors | JointCritics | PooledCritics) -> StackedAdam:
         """An optimizer for one stack of networks."""
         config = self.config
         stacked = network.stacked_parameters()

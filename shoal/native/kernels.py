@@ -135,15 +135,45 @@ def copy(like, item, rows, target: Writes, ld_target, width_target, source: Read
 
 @operation()
 def add(  # type: ignore[no-untyped-def]
-    like, item, rows, target: Writes, ld_target, x: Reads, ld_x, y: Reads, ld_y, relu: Count = 0
+    like, item, rows, target: Writes, ld_target, x: Reads, ld_x, y: Reads, ld_y, relu: Count = 0,
+    mask: Reads = NOWHERE, ld_mask=0,
+):  # fmt: skip
+    """target[r] = x[r] + y[r], or x[r] if y is absent; or 0 where that is negative if there is a ReLU, or where the
+    mask is not positive. Padding is added, too."""
+    for r in range(rows):
+        to, left = view(like, target + r * ld_target * item, ld_target), view(like, x + r * ld_x * item, ld_target)
+        if y:
+            right = view(like, y + r * ld_y * item, ld_target)
+            for u in range(ld_target):
+                total = left[u] + right[u]
+                to[u] = total if not relu or total > 0 else number(like, 0.0)
+        else:
+            for u in range(ld_target):
+                to[u] = left[u]
+        if mask:
+            kept = view(like, mask + r * ld_mask * item, ld_target)
+            for u in range(ld_target):
+                to[u] = to[u] if kept[u] > 0 else number(like, 0.0)
+
+
+@operation(fastmath={"contract"})
+def scaled_sum(  # type: ignore[no-untyped-def]
+    like, item, rows, target: Writes, ld_target, x: Reads, ld_x, step: Count, count: Count, factor: Real
 ):
-    """target[r] = x[r] + y[r], or 0 where that is negative if there is a ReLU; padding is added, too."""
+    """target[r] = factor times the sum of x[r], of so many blocks of rows that begin `step` numbers after another;
+    padding, too."""
     for r in range(rows):
         to = view(like, target + r * ld_target * item, ld_target)
-        left, right = view(like, x + r * ld_x * item, ld_target), view(like, y + r * ld_y * item, ld_target)
+        first = x + r * ld_x * item
+        row = view(like, first, ld_target)
         for u in range(ld_target):
-            total = left[u] + right[u]
-            to[u] = total if not relu or total > 0 else number(like, 0.0)
+            to[u] = row[u]
+        for k in range(1, count):
+            row = view(like, first + k * step * item, ld_target)
+            for u in range(ld_target):
+                to[u] += row[u]
+        for u in range(ld_target):
+            to[u] *= factor
 
 
 @operation()

@@ -11,13 +11,15 @@ Shape letters: N agents, M mini-batches (1 shared, or N), B batch rows, O observ
 """
 
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import chain as joined
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shoal.envs.base import EnvSpec
-from shoal.native.networks import Network, Networks, Shape
+from shoal.native.critics import Critic, DenseCritic, Seen, critic_of, critic_shape
+from shoal.native.networks import Networks, Shape, chain
 from shoal.native.operations import NOWHERE, Rows
 from shoal.native.program import Program, Span, padded
 from shoal.networks.layout import network_numbers
@@ -91,9 +93,9 @@ class MADDPG:
 
     def _make_networks(self) -> None:
         n, o, a, hidden = self.spec.agents, self.spec.observation_size, self.spec.action_size, self.config.hidden
-        actor = Shape(o, *hidden, self.head_width * a)
+        actor = Shape(*chain(o, *hidden, self.head_width * a))
         most = max(map(len, self.critic_groups))
-        critic = Shape(self.joint_size, *self.config.critic_layers, 1, value=True, members=most)
+        critic = critic_shape(self.spec, self.config, most)
         actors, critics = len(set(self.actor_of)), self.heads * len(self.critic_groups)
         self.actors = self.rollout_actors = Networks(self.program, actor, actors)
         self.critics = Networks(self.program, critic, critics)
@@ -202,13 +204,14 @@ class MADDPG:
             program.copy(self.played(self.next_joint, i, m), self.action, self.presence(self.next_alive, i, m))
         return span
 
-    def target_q(self, i: int, products: list[Rows | None]) -> Rows:
+    def target_q(self, i: int, seen: list[Seen | None]) -> Rows:
         """r + gamma Q'(o', a') with a' of the target policies; a true end has no future, a time limit has."""
-        program, target, rows = self.program, self.program.vector(), self.rows(self.next_joint, self.own(i))
+        program, target = self.program, self.program.vector()
         program.phase("target Q: target Q next")
         with program.temporary():
-            critics = zip(self.critics_of(i, target=True), products, strict=True)
-            next_q = [critic.forward(rows, product)[-1] for critic, product in critics]
+            critics = zip(self.critics_of(i, target=True), seen, strict=True)
+            rows = self.rows(self.next_joint, self.own(i))
+            next_q = [critic.value(common or critic.see(rows))[-1] for critic, common in critics]
             program.phase("target Q: target Q")
             self.back_up(target, next_q, i)
         return target
@@ -227,30 +230,34 @@ class MADDPG:
                 self.before_targets(i)
             span.every_chunk()
             program.phase("target Q: target Q next")
-            next_products = self.first_products(group, self.next_joint, target=True)
+            seen_next = self.seen_together(group, self.next_joint, target=True)
             program.phase("Q loss")
-            products = self.first_products(group, self.joint)
-            totals = [None if product is None else program.scratch(product.ld) for product in products]
+            seen = self.seen_together(group, self.joint, learn=True)
             for place, i in enumerate(group):
                 with program.temporary():
-                    target = self.target_q(i, next_products)
+                    target = self.target_q(i, seen_next)
                     program.phase("Q loss")
                     for head, critic in enumerate(self.critics_of(i)):
                         with program.temporary():
-                            outputs = critic.forward(self.rows(self.joint, self.own(i)), products[head])
+                            own = seen[head] or critic.see(self.rows(self.joint, self.own(i)), learn=True)
+                            outputs, into = critic.value(own), self.critic_gradients + head * size
                             gradient, weight = program.vector(), self.weight + i * self.batch
                             program.squared_error(gradient, outputs[-1], target, weight, loss + place * TAIL)
-                            critic.backward(gradient, outputs, self.critic_gradients + head * size, totals[head])
-            for head, (critic, total) in enumerate(zip(self.critics_of(group[0]), totals, strict=True)):
-                if total is not None:
-                    critic.first_weights(total, self.rows(self.joint, 0), self.critic_gradients + head * size)
+                            critic.learn(own, gradient, outputs, into)
+                            if seen[head] is None:
+                                critic.learn_seen(own, into)
+            for head, (critic, common) in enumerate(zip(self.critics_of(group[0]), seen, strict=True)):
+                if common is not None:
+                    critic.learn_seen(common, self.critic_gradients + head * size)
         return span
 
-    def first_products(self, group: list[int], joint: int, target: bool = False) -> list[Rows | None]:
-        """The product of the joint rows with each critic's first layer, where these agents have both in common."""
+    def seen_together(
+        self, group: list[int], joint: int, target: bool = False, learn: bool = False
+    ) -> list[Seen | None]:
+        """What each critic makes of the joint rows, where these agents have both in common."""
         if len(group) < 2 or self.minibatches > 1 or len({self.critic_of[i] for i in group}) > 1:
             return [None] * self.heads
-        return [critic.first_product(self.rows(joint, 0)) for critic in self.critics_of(group[0], target)]
+        return [critic.see(self.rows(joint, 0), True, learn) for critic in self.critics_of(group[0], target)]
 
     def before_targets(self, i: int) -> None:
         """What targets need of the whole mini-batch: nothing."""
@@ -265,15 +272,15 @@ class MADDPG:
         with program.span("P loss") as span:
             program.clear(self.actor_gradients, len(actors) * size + len(group) * TAIL)
             span.every_chunk()
-            dense = self.config.first_layer == "dense"
-            products = self.first_products([] if dense else group, joint)
+            dense = critic_of(self.config) is DenseCritic  # which has nothing in common
+            seen = self.seen_together([] if dense else group, joint)
             losses = self.actor_gradients + len(actors) * size
             for place, i in enumerate(group):
                 with program.temporary():
                     actor, loss = self.actors[self.actor_of[i]], losses + place * TAIL
                     outputs = actor.forward(self.observation(joint, i, self.own(i)))
                     fresh = self.fresh_action(outputs[-1], i)
-                    gradient = self.action_gradient(joint, fresh[0], i, loss, products)
+                    gradient = self.action_gradient(joint, fresh[0], i, loss, seen)
                     head_gradient = program.scratch(outputs[-1].width)
                     self.to_head(head_gradient, gradient, fresh, outputs[-1], i, loss)
                     into = self.actor_gradients + actors.index(actor.number) * size
@@ -291,40 +298,22 @@ class MADDPG:
         self.sample(action, head, i, self.stream(OWN, i), soft)
         return [action, soft]
 
-    def action_gradient(self, joint: int, action: Rows, i: int, loss: int, products: list[Rows | None]) -> Rows:
+    def action_gradient(self, joint: int, action: Rows, i: int, loss: int, seen: list[Seen | None]) -> Rows:
         """The gradient of -Q by the own action; loss -= the mean of Q."""
-        program = self.program
+        program, rows = self.program, self.rows(joint, self.own(i))
         critics = self.critics_of(i)[: self.policy_heads]
         passes = [
-            self.of_own_action(critic, joint, action, i, product)
-            for critic, product in zip(critics, products, strict=False)
+            critic.value_of(common or critic.see(rows), action) for critic, common in zip(critics, seen, strict=False)
         ]
         gradients = [program.vector() for _ in critics]
-        values = chain.from_iterable(zip(gradients, (outputs[-1] for outputs in passes), strict=True))
+        values = joined.from_iterable(zip(gradients, (outputs[-1] for outputs in passes), strict=True))
         program.policy_gradient(self.weight + i * self.batch, loss, *values)
         by_action = program.scratch(self.spec.action_size)
         for head, (critic, outputs, gradient) in enumerate(zip(critics, passes, gradients, strict=True)):
             with program.temporary():
-                below = critic.backward(gradient, outputs, into=None)
-                transposed = self.own_transposed + (i * self.heads + head) * self.own_size
-                program.to_input(by_action, below, transposed, mask=None, add=head > 0)
+                below = critic.first_gradient(gradient, outputs)
+                program.to_input(by_action, below, self.own_transposed_of(i, head), mask=None, add=head > 0)
         return by_action
-
-    def of_own_action(self, critic: Network, joint: int, action: Rows, i: int, product: Rows | None) -> list[Rows]:
-        """The critic's outputs where agent i's action is `action`, all else as in the joint rows.
-
-        They differ from the joint rows in that action alone, so the first layer is computed with the action as played
-        and corrected by (action - played) W_own; or, `dense`, computed with the whole input.
-        """
-        program, rows = self.program, self.rows(joint, self.own(i))
-        if self.config.first_layer == "dense":
-            whole = program.scratch(self.joint_size)
-            program.copy(whole, rows)
-            program.copy(whole.columns(self.own_column(i), self.spec.action_size), action)
-            return critic.forward(whole)
-        change = program.scratch(self.spec.action_size)
-        program.subtract(change, action, self.played(joint, i, self.own(i)))
-        return critic.forward(rows, product, change, self.own_column(i))
 
     def redraw_actions(self, i: int, m: int) -> Span:
         """The current policy's actions of agent i for mini-batch m, in a copy of its rows."""
@@ -379,10 +368,12 @@ class MADDPG:
 
     def transpose_own(self, i: int) -> None:
         """Update the transposed copies of its critics' weights of agent i's own action."""
-        layer, first = self.critics.shape.layers[0], self.own_column(i)
         for head, critic in enumerate(self.critics_of(i)):
-            to, source = self.own_transposed + (i * self.heads + head) * self.own_size, critic.at + layer.weight
-            self.program.transpose(to, source, layer.inputs, first, self.spec.action_size, layer.units)
+            critic.transpose_own(self.own_transposed_of(i, head))
+
+    def own_transposed_of(self, i: int, head: int) -> int:
+        """Where the transposed weights of agent i's own action are."""
+        return self.own_transposed + (i * self.heads + head) * self.own_size
 
     # ---- policies ----------------------------------------------------------------------------------------------------
 
@@ -439,15 +430,15 @@ class MADDPG:
         """Agent i's own reward, in its own mini-batch."""
         return Rows(self.reward + self.own(i) * self.batch * self.spec.agents + i, self.spec.agents, 1)
 
-    def critics_of(self, i: int, target: bool = False) -> list[Network]:
+    def critics_of(self, i: int, target: bool = False) -> list[Critic]:
         """The critics of agent i."""
         stack, number = self.target_critics if target else self.critics, self.critic_of[i]
-        member = self.critic_groups[number].index(i)
-        return [stack.of(number * self.heads + head, member) for head in range(self.heads)]
+        form, sharing = critic_of(self.config), self.critic_groups[number]
+        return [form(stack, number * self.heads + head, self.spec, sharing, i) for head in range(self.heads)]
 
     @property
     def bias_places(self) -> tuple[list[int], list[int]]:
-        """Of every critic of every agent its number in the stack, and which of the members its agent is."""
+        """Of every joint critic of every agent its number in the stack, and which of its first biases is its own."""
         critics = [critic for i in range(self.spec.agents) for critic in self.critics_of(i)]
         return [critic.number for critic in critics], [critic.member for critic in critics]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from shoal.native.operations import NOWHERE, Rows
+from shoal.native.operations import Rows
 from shoal.native.program import Program, padded
 from shoal.native.tile import PANEL
 
@@ -27,12 +27,17 @@ Arrays = list[NDArray]  # weight (inputs, units), bias (1, units), weight, bias,
 class Layer:
     """One layer's place in its network."""
 
-    inputs: int
+    blocks: tuple[int, ...]  # inputs; the weights of each block of them are in panels of their own
     units: int
     weight: int  # where the weights begin, counted from the network's first number
     transposed: int  # where the transposed weights begin, counted from the first of those
     value: bool  # whether it has one output, and its weights are a vector
-    members: int = 1  # agents that share the network: of the first layer each has a bias of its own
+    biases: int  # of the first layer of critics one per agent that shares the network, or one per kind of agent
+
+    @property
+    def inputs(self) -> int:
+        """Rows of the weights."""
+        return sum(self.blocks)
 
     @property
     def bias(self) -> int:
@@ -42,23 +47,28 @@ class Layer:
     @property
     def end(self) -> int:
         """Where the next layer begins."""
-        return self.bias + self.members * padded(self.units)
+        return self.bias + self.biases * padded(self.units)
+
+    def block(self, number: int) -> int:
+        """Where the weights of a block of inputs begin."""
+        return self.weight + sum(self.blocks[:number]) * padded(self.units)
+
+    def transposed_block(self, number: int) -> int:
+        """Where the transposed weights of a block of inputs begin."""
+        return self.transposed + sum(map(padded, self.blocks[:number])) * self.units
 
 
 class Shape:
-    """Layout of a network with these widths, inputs and outputs included."""
+    """Layout of a network of these layers, each given as its blocks of inputs and its units."""
 
-    def __init__(self, *widths: int, value: bool = False, members: int = 1) -> None:
-        """`value`: the last layer has one output, whose weights are kept as a vector.
-
-        `members`: agents that share a network, each with a bias of its own in the first layer.
-        """
+    def __init__(self, *layers: tuple[tuple[int, ...], int], value: bool = False, biases: int = 1) -> None:
+        """`value`: the last layer has one output, whose weights are kept as a vector. `biases` of the first layer."""
         self.layers: list[Layer] = []
         at = transposed = 0
-        for number, (inputs, units) in enumerate(pairwise(widths)):
-            last = value and number + 2 == len(widths)
-            self.layers.append(Layer(inputs, units, at, transposed, last, 1 if number else members))
-            at, transposed = self.layers[-1].end, transposed + units * padded(inputs)
+        for number, (blocks, units) in enumerate(layers):
+            last = value and number + 1 == len(layers)
+            self.layers.append(Layer(blocks, units, at, transposed, last, 1 if number else biases))
+            at, transposed = self.layers[-1].end, self.layers[-1].transposed_block(len(blocks))
         self.size = -(-at // PANEL) * PANEL
         self.transposed_size = max(transposed, 1)
 
@@ -70,13 +80,14 @@ class Shape:
     def write(self, numbers: NDArray, arrays: Arrays) -> None:
         """Put a network's arrays into its numbers."""
         for layer, weight, bias in zip(self.layers, arrays[::2], arrays[1::2], strict=True):
-            numbers[layer.bias : layer.end].reshape(layer.members, -1)[:, : layer.units] = bias
+            numbers[layer.bias : layer.end].reshape(layer.biases, -1)[:, : layer.units] = bias
             if layer.value:
                 numbers[layer.weight : layer.weight + layer.inputs] = weight[:, 0]
                 continue
             wide = np.zeros((layer.inputs, padded(layer.units)), numbers.dtype)
             wide[:, : layer.units] = weight
-            panels = [wide[:, first : first + PANEL].ravel() for first in range(0, wide.shape[1], PANEL)]
+            blocks = np.split(wide, np.cumsum(layer.blocks)[:-1])
+            panels = [block[:, u : u + PANEL].ravel() for block in blocks for u in range(0, wide.shape[1], PANEL)]
             numbers[layer.weight : layer.bias] = np.concatenate(panels)
 
     def read(self, numbers: NDArray) -> Arrays:
@@ -86,12 +97,27 @@ class Shape:
             if layer.value:
                 weight = numbers[layer.weight : layer.weight + layer.inputs, None]
             else:
-                size = layer.inputs * PANEL
-                panels = np.split(numbers[layer.weight : layer.bias], range(size, layer.bias - layer.weight, size))
-                weight = np.hstack([panel.reshape(layer.inputs, -1) for panel in panels])[:, : layer.units]
-            bias = numbers[layer.bias : layer.end].reshape(layer.members, -1)[:, : layer.units]
+                places = [layer.block(number) for number in range(len(layer.blocks) + 1)]
+                weight = np.vstack(
+                    [
+                        _from_panels(numbers[first:end], rows)
+                        for rows, (first, end) in zip(layer.blocks, pairwise(places), strict=True)
+                    ]
+                )[:, : layer.units]
+            bias = numbers[layer.bias : layer.end].reshape(layer.biases, -1)[:, : layer.units]
             arrays += [weight.copy(), bias.copy()]
         return arrays
+
+
+def _from_panels(numbers: NDArray, rows: int) -> NDArray:
+    """(rows, columns) of a block that is in panels."""
+    panels = np.split(numbers, range(rows * PANEL, len(numbers), rows * PANEL))
+    return np.hstack([panel.reshape(rows, -1) for panel in panels])
+
+
+def chain(*widths: int) -> list[tuple[tuple[int, ...], int]]:
+    """The layers between these widths, inputs and outputs included."""
+    return [((inputs,), units) for inputs, units in pairwise(widths)]
 
 
 class Networks:
@@ -114,75 +140,58 @@ class Networks:
         """One of them, for recording."""
         return Network(self, number)
 
-    def of(self, number: int, member: int) -> "Network":
-        """One of them, as a member that shares it sees it."""
-        return Network(self, number, member)
-
 
 class Network:
     """One network in a program that is being recorded."""
 
-    def __init__(self, stack: Networks, number: int, member: int = 0) -> None:
-        """`member`: which of the agents that share it, in their order."""
+    def __init__(self, stack: Networks, number: int) -> None:
         self.program, self.shape, self.stack, self.number = stack.program, stack.shape, stack, number
-        self.member = member
         self.at = stack.at + number * self.shape.size
         if stack.learned:
             self.transposed = stack.transposed + number * self.shape.transposed_size
 
-    def first_product(self, x: Rows) -> Rows:
-        """x W of the first layer: the same for all members."""
+    def forward(self, x: Rows) -> list[Rows]:
+        """The input and every layer's output; a ReLU after all but the last."""
         layer = self.shape.layers[0]
         out = self.program.scratch(layer.units)
-        self.program.affine(out, x, self.at + layer.weight, layer.inputs, NOWHERE, 0, relu=False)
-        return out
+        relu = len(self.shape.layers) > 1
+        self.program.affine(out, x, self.at + layer.weight, layer.inputs, self.at + layer.bias, 0, relu)
+        return self.rest([x, out])
 
-    def forward(self, x: Rows, product: Rows | None = None, change: Rows | None = None, column: int = 0) -> list[Rows]:
-        """The input and every layer's output; a ReLU after all but the last.
-
-        `product` is that of the first layer, where it is known. With a `change` of the columns of x from `column` on,
-        the first layer's output is corrected by it.
-        """
-        program, outputs = self.program, [x]
-        for k, layer in enumerate(self.shape.layers):
-            weight, bias = self.at + layer.weight, self.at + self._bias(k)
+    def rest(self, outputs: list[Rows]) -> list[Rows]:
+        """The same with the outputs of all layers that follow the given ones."""
+        program, layers = self.program, self.shape.layers
+        for k in range(len(outputs) - 1, len(layers)):
+            layer, x = layers[k], outputs[-1]
+            weight, bias = self.at + layer.weight, self.at + layer.bias
             out = program.vector() if layer.value else program.scratch(layer.units)
-            relu = k + 1 < len(self.shape.layers) and (k > 0 or change is None)
             if layer.value:
-                program.dots(out, outputs[-1], weight, bias)
-            elif k == 0 and product is not None:
-                program.add(out, product, Rows(bias, 0, layer.units), relu)
+                program.dots(out, x, weight, bias)
             else:
-                program.affine(out, outputs[-1], weight, layer.inputs, bias, 0, relu)
-            if k == 0 and change is not None:
-                program.affine(out, change, weight, layer.inputs, None, column, relu=True)
+                program.affine(out, x, weight, layer.inputs, bias, 0, relu=k + 1 < len(layers))
             outputs.append(out)
         return outputs
 
-    def _bias(self, k: int) -> int:
-        """Where the bias of layer k begins, in the first layer this member's own."""
-        layer = self.shape.layers[k]
-        return layer.bias + (0 if k else self.member * padded(layer.units))
+    def backward(self, gradient: Rows, outputs: list[Rows], into: int) -> None:
+        """Add the gradients of all weights and biases at `into`, given that of the last output."""
+        gradient, layer = self.behind(0, gradient, outputs, into), self.shape.layers[0]
+        self.program.to_weight(into + layer.weight, outputs[0], gradient)
+        self.program.add_columns(into + layer.bias, gradient)
 
-    def backward(self, gradient: Rows, outputs: list[Rows], into: int | None, total: Rows | None = None) -> Rows:
-        """The gradient before the first layer's ReLU, given that of the last output.
+    def behind(self, first: int, gradient: Rows, outputs: list[Rows], into: int | None) -> Rows:
+        """The gradient before the ReLU of layer `first`, given that of the last output.
 
-        `into`: where this network's gradients of weights and biases are added; None: nowhere.
-        `total`: where that gradient is added up over all members; see `first_weights`.
+        `into`: where the gradients of the layers behind it are added; None: nowhere.
         """
         program = self.program
-        for k in reversed(range(len(self.shape.layers))):
+        for k in reversed(range(first + 1, len(self.shape.layers))):
             layer, x = self.shape.layers[k], outputs[k]
             if into is not None:
                 if layer.value:
                     program.add_columns(into + layer.weight, x, by=gradient)
-                elif k == 0 and total is not None:
-                    program.add(total, total, gradient) if self.member else program.copy(total, gradient)
                 else:
                     program.to_weight(into + layer.weight, x, gradient)
-                program.add_columns(into + self._bias(k), gradient)
-            if k == 0:
-                break
+                program.add_columns(into + layer.bias, gradient)
             below = program.scratch(layer.inputs)
             if layer.value:
                 program.outer(below, gradient, self.at + layer.weight, mask=x)
@@ -190,10 +199,6 @@ class Network:
                 program.to_input(below, gradient, self.transposed + layer.transposed, mask=x)
             gradient = below
         return gradient
-
-    def first_weights(self, total: Rows, x: Rows, into: int) -> None:
-        """Add the gradient of the first layer's weights, given the members' total before its ReLU."""
-        self.program.to_weight(into + self.shape.layers[0].weight, x, total)
 
     def step(self, gradients: int, config: "LearnConfig", members: int = 1) -> None:
         """Clip the gradients, array by array or those of the whole network, and let Adam step.
@@ -208,10 +213,10 @@ class Network:
 
     def transpose(self) -> None:
         """Update the transposed copies."""
-        for k, layer in enumerate(self.shape.layers):
-            if k and not layer.value:
-                to, source = self.transposed + layer.transposed, self.at + layer.weight
-                self.program.transpose(to, source, layer.inputs, 0, layer.inputs, layer.units)
+        for layer in self.shape.layers[1:]:
+            for number, rows in enumerate(() if layer.value else layer.blocks):
+                to, source = self.transposed + layer.transposed_block(number), self.at + layer.block(number)
+                self.program.transpose(to, source, rows, 0, rows, layer.units)
 
     def move_to(self, online: "Network", config: "LearnConfig") -> None:
         """Move this target towards an online network, once in `target_period` updates."""

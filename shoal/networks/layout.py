@@ -47,6 +47,19 @@ def critic_widths(spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int
     return [np.tile(joint, (critics, 1)), *(np.ones((critics, width), np.bool_) for width in (*hidden, outputs))]
 
 
+def pooled_widths(
+    spec: EnvSpec, hidden: Sequence[int], heads: int, outputs: int = 1, shared: bool = False
+) -> tuple[Widths, Widths]:
+    """`heads` critics per agent, or per kind of agent, that pool embeddings: the embeddings', of each critic one per
+    kind of agent, and those of the layers behind them, which see an agent's own embedding and the mean of all."""
+    first = np.unique(spec.kinds, return_index=True)[1]  # agent of each kind
+    sizes = ((spec.observation_sizes, spec.observation_size), (spec.action_sizes, spec.action_size))
+    own = np.hstack([real_entries(*size)[first] for size in sizes])  # (K, I)
+    critics = heads * len(set(network_numbers(spec, shared)))
+    rest = [np.ones((critics, width), np.bool_) for width in (2 * hidden[0], *hidden[1:], outputs)]
+    return [np.tile(own, (critics, 1)), np.ones((critics * len(own), hidden[0]), np.bool_)], rest
+
+
 def real_entries(sizes: Sequence[int], width: int) -> NDArray[np.bool_]:
     """(N, width): True for the first `size` entries of each row."""
     return np.arange(width)[None, :] < np.array(sizes)[:, None]

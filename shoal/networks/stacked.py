@@ -63,7 +63,7 @@ class StackedMLP(nn.Module):
                 x = torch.baddbmm(bias, x, weight)
             else:
                 layer = zip(bias, weight, strict=True)
-                x = by_network(x, self.members, [partial(_affine, *network) for network in layer])
+                x = by_network(x, self.members, [partial(affine, *network) for network in layer])
         return x
 
     def unshare(self) -> None:
@@ -99,7 +99,8 @@ def by_network(x: Tensor, members: list[Tensor], products: Sequence[Callable[[Te
     return torch.cat(results)[torch.cat(members).argsort()]
 
 
-def _affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+def affine(bias: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+    """bias + x weight."""
     return torch.addmm(bias, x, weight)
 
 

@@ -20,9 +20,12 @@ from torch import Tensor, nn
 from shoal.errors import UserError, check_range
 from shoal.inference.layers import Conv2d, Layer, Linear
 from shoal.networks.critics import JointCritics
+from shoal.networks.pooled import PooledCritics
 from shoal.networks.stacked import LayerQuantizer, StackedMLP
 from shoal.quantization.affine import check_finite
 from shoal.quantization.quantizer import Quantizer
+
+Stacked = StackedMLP | JointCritics | PooledCritics
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,6 +161,8 @@ def _layers_of(prefix: str, part: nn.Module) -> list[LayerSite]:
         return [LayerSite(prefix.rstrip(".") or "layer", part, part.weight, (), (0,))]
     if isinstance(part, JointCritics):
         return [LayerSite(f"{prefix}first", part, part.first, (1,), (1, 2))]
+    if isinstance(part, PooledCritics):
+        return [LayerSite(f"{prefix}first", part, part.first, (0, 1), (0, 1, 3))]
     if isinstance(part, StackedMLP):
         return [LayerSite(f"{prefix}{k}", part, weight, (0,), (0, 2), k) for k, weight in enumerate(part.weights)]
     return []
@@ -183,7 +188,7 @@ class QuantizedForward:
 def attach(layer: LayerSite, quantizer: LayerQuantizer) -> Callable[[], None]:
     """Attach a quantizer to a layer; returns a function that detaches it."""
     part = layer.module
-    if isinstance(part, StackedMLP | JointCritics):
+    if isinstance(part, Stacked):
         part.quantizers = {**(part.quantizers or {}), layer.number: quantizer}
         return lambda: setattr(part, "quantizers", None)
     setattr(part, "forward", QuantizedForward(part, quantizer))  # noqa: B010
@@ -193,14 +198,14 @@ def attach(layer: LayerSite, quantizer: LayerQuantizer) -> Callable[[], None]:
 def attached(layer: LayerSite) -> LayerQuantizer | None:
     """The quantizer attached to a layer, if any."""
     part = layer.module
-    if isinstance(part, StackedMLP | JointCritics):
+    if isinstance(part, Stacked):
         return (part.quantizers or {}).get(layer.number)
     return getattr(part.__dict__.get("forward"), "quantizer", None)
 
 
 def detach_all(module: nn.Module) -> None:
     for part in module.modules():
-        if isinstance(part, StackedMLP | JointCritics):
+        if isinstance(part, Stacked):
             part.quantizers = None
         elif isinstance(part.__dict__.get("forward"), QuantizedForward):
             delattr(part, "forward")

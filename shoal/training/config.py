@@ -359,6 +359,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
             "`n_step`": self.n_step > 1,
             "`target_period`": self.target_period > 1,
             "`critic_hidden`": self.critic_hidden is not None,
+            f"`critic={self.critic}`": self.critic != "joint",
             "`entities=distance`": self.entities == "distance",
             f"`share={self.share}`": self.share != "none",
             "`layer_norm`": self.layer_norm,

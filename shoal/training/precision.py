@@ -10,7 +10,7 @@ from torch import Tensor
 from shoal.algorithms.precision import FULL, Precision
 from shoal.algorithms.team import Team
 from shoal.errors import UserError
-from shoal.networks.critics import JointCritics
+from shoal.networks.actors import Actors
 from shoal.quantization.qat import Qat
 from shoal.seeding import stream_seed
 from shoal.training.config import TrainConfig
@@ -33,7 +33,7 @@ class QatPrecision(Precision):
     def __init__(self, team: Team, config: TrainConfig) -> None:
         assert config.qat_bits is not None
         critics = config.qat_critics and config.qat_agent is None
-        networks = {name: one for name, one in team.networks.items() if critics or not isinstance(one, JointCritics)}
+        networks = {name: one for name, one in team.networks.items() if critics or isinstance(one, Actors)}
         self.qat = Qat(networks, config.qat_bits, config.quant_delay, config.qat_agent, targets=team.targets)
 
     def progress(self, done: float) -> None:

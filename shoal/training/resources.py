@@ -106,6 +106,8 @@ def native_rows(config: TrainConfig, spec: EnvSpec) -> int:
     kept = 3 if config.others == "current" else 2  # rows, next rows, and those with redrawn actions
     minibatches = 1 if config.minibatch == "shared" else spec.agents
     chunk = 3 * sum(config.hidden) + 3 * heads(config) * sum(config.critic_layers) + joint
+    if config.critic == "pooled":  # embeddings of all agents and their gradients
+        chunk += 3 * heads(config) * spec.agents * config.critic_layers[0]
     return minibatches * config.batch * kept * joint + native_threads(config) * CHUNK * chunk
 
 

@@ -11,6 +11,8 @@ import math
 import numpy as np
 import torch
 
+from shoal.networks.pooled import PooledCritics
+
 B1, B2, EPS = 0.9, 0.999, 1e-8
 
 
@@ -49,6 +51,28 @@ class Net:
         self.p = [(1 - tau) * a.detach() + tau * b.detach() for a, b in zip(self.p, online.p, strict=True)]
 
 
+class PooledNet(Net):
+    """A critic over the embeddings of all agents: its own agent's, and the mean of all."""
+
+    def __init__(self, first, bias, rest, spec):
+        super().__init__([(first, bias), *rest])
+        self.spec = spec
+
+    def __call__(self, x, place=0):
+        """`place`: the agent whose Q value it is."""
+        n, o, a = self.spec.agents, self.spec.observation_size, self.spec.action_size
+        embeddings = []
+        for j, kind in enumerate(self.spec.kinds):
+            own = torch.cat([x[:, j * o : (j + 1) * o], x[:, n * o + j * a : n * o + (j + 1) * a]], 1)
+            embeddings.append(torch.relu(own @ self.p[0][kind] + self.p[1][kind, 0]))
+        x = torch.cat([embeddings[place], sum(embeddings) / n], 1)
+        for k in range(2, len(self.p), 2):
+            x = x @ self.p[k] + self.p[k + 1]
+            if k + 2 < len(self.p):
+                x = torch.relu(x)
+        return x
+
+
 def actor_nets(actors):
     """One Net per agent, or per kind of agent, out of stacked actors."""
     return [
@@ -60,6 +84,11 @@ def actor_nets(actors):
 def critic_nets(critics):
     """Nets by agent (or kind) and head out of stacked critics; the first bias has a row for each member."""
     nets = []
+    if isinstance(critics, PooledCritics):
+        for c, first in enumerate(critics.first):
+            rest = [(w[c], b[c, 0]) for w, b in zip(critics.rest.weights, critics.rest.biases, strict=True)]
+            nets.append(PooledNet(first, critics.first_bias[c], rest, critics.spec))
+        return [nets[c : c + critics.heads] for c in range(0, len(nets), critics.heads)]
     for number in range(critics.first.shape[1] // critics.heads):
         members = [i for i, owner in enumerate(critics.owner.tolist()) if owner == number]
         row = []
@@ -84,6 +113,8 @@ class Plain:
         self.actors, self.target_actors = (self.of_agents(actor_nets(team.actors)) for _ in range(2))
         self.critics, self.target_critics = (self.of_agents(critic_nets(team.critics)) for _ in range(2))
         self.place = [self.critics[:i].count(self.critics[i]) for i in range(self.n)]
+        if self.c.critic == "pooled":
+            self.place = list(range(self.n))
         self.log_alpha = [math.log(max(self.c.entropy, 1e-8))] * self.n
         self.alpha_adam = [[0.0, 0.0] for _ in range(self.n)]
 

@@ -130,12 +130,15 @@ def test_box_actions(algorithm, minibatch, precision):
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-@pytest.mark.parametrize("share", ["actors", "critics", "all"])
-def test_only_agents_of_one_kind_share(algorithm, share):
+@pytest.mark.parametrize(("share", "critic"), [("actors", "joint"), ("critics", "pooled"), ("all", "joint")])
+def test_only_agents_of_one_kind_share(algorithm, share, critic):
     """Of eight agents of six kinds the first and the seventh are alike, and the second and the eighth."""
     spec = make_spec(8, discrete=True, unequal=True)
     assert spec.kinds == (0, 1, 2, 3, 4, 5, 0, 1)
-    agree(spec, LearnConfig(algorithm=algorithm, share=share, hidden=(16, 12), clip=0.05, clip_by="network"))
+    agree(
+        spec,
+        LearnConfig(algorithm=algorithm, share=share, critic=critic, hidden=(16, 12), clip=0.05, clip_by="network"),
+    )
 
 
 NUMBERS = [
@@ -143,6 +146,7 @@ NUMBERS = [
     {"hidden": (16,)},
     {"hidden": (16, 8, 12)},
     {"hidden": (20, 1)},
+    {"hidden": (16, 8, 12), "critic": "pooled", "share": "all"},
     {"tau": 1.0, "discount": 0.5},
     {"tau": 0.0, "discount": 1.0},
     {"logit_penalty": 0.3},
@@ -165,6 +169,7 @@ COMMON = {
     "clip_by": ["variable", "network"],
     "gumbel": ["auto", "soft", "straight-through"],
     "share": ["none", "actors", "critics", "all"],
+    "critic": ["joint", "pooled"],
     "world": ["soft choices", "choices", "boxes"],
     "unequal": [False, True],  # agents of different sizes, hence padding
     "fixed": [True, False],  # False: agents reach true ends, and some are not there

@@ -122,11 +122,12 @@ def test_combinations_of_options_match_torch(combination):
 
 
 @pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
+@pytest.mark.parametrize("critic", ["joint", "pooled"])
 @pytest.mark.parametrize("share", ["actors", "critics", "all"])
-def test_only_agents_of_one_kind_share(algorithm, share):
+def test_only_agents_of_one_kind_share(algorithm, share, critic):
     """Of eight agents of six kinds the first and the seventh are alike, and the second and the eighth."""
     spec = make_spec(8, discrete=True, unequal=True)
-    agree(spec, LearnConfig(algorithm=algorithm, share=share, hidden=(16, 12), batch=32, clip=0.05))
+    agree(spec, LearnConfig(algorithm=algorithm, share=share, critic=critic, hidden=(16, 12), batch=32, clip=0.05))
 
 
 ALSO = [
@@ -134,6 +135,8 @@ ALSO = [
     {"tau": 0.5, "target_period": 3},
     {"share": "all", "hidden": (33, 7), "clip_by": "network"},
     {"share": "all", "hidden": (20,), "n_step": 1},
+    {"share": "all", "critic": "pooled", "hidden": (33, 7), "clip_by": "network"},
+    {"critic": "pooled", "critic_hidden": (40, 17, 9), "first_layer": "dense"},
 ]
 
 
@@ -154,10 +157,14 @@ def test_numbers_of_agents_and_rows(monkeypatch, algorithm, n, rows):
     agree(make_spec(n, True), LearnConfig(algorithm=algorithm, hidden=(12, 9), batch=rows), updates=2)
 
 
-@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_shared_networks_on_rows_of_several_parts(monkeypatch, algorithm):
+@pytest.mark.parametrize(("algorithm", "critic"), [("maddpg", "pooled"), ("masac", "joint")])
+def test_shared_networks_on_rows_of_several_parts(monkeypatch, algorithm, critic):
     monkeypatch.setattr("tests.algorithms.test_oracle.ROWS", 500)
-    agree(make_spec(5, True), LearnConfig(algorithm=algorithm, share="all", hidden=(12, 9), batch=500), updates=2)
+    agree(
+        make_spec(5, True),
+        LearnConfig(algorithm=algorithm, share="all", critic=critic, hidden=(12, 9), batch=500),
+        updates=2,
+    )
 
 
 @pytest.mark.parametrize("discrete", [True, False])

@@ -53,11 +53,11 @@ def test_memory_of_layers_is_quadratic_in_width():
 
 
 @pytest.mark.parametrize("agents", [1, 3, 24])
-@pytest.mark.parametrize("algorithm", ["maddpg", "masac"])
-def test_native_memory_is_counted(algorithm, agents):
+@pytest.mark.parametrize(("algorithm", "critic"), [("maddpg", "joint"), ("masac", "joint"), ("maddpg", "pooled")])
+def test_native_memory_is_counted(algorithm, critic, agents):
     """The estimate is what native code allocates, and the state as arrays and bytes while it is saved; no torch."""
     spec = make_env("cooperative-navigation", agents=agents).spec
-    config = TrainConfig(algorithm=algorithm, agents=agents, hidden=(256, 256), threads=2)
+    config = TrainConfig(algorithm=algorithm, critic=critic, agents=agents, hidden=(256, 256), threads=2)
     runner = NativeTeam(spec, config, 0, threads=2).runner
     taken = runner.network_bytes + runner.working_bytes
     saved = 4 * SAVED * sum(network_weights(spec, config))

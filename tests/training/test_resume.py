@@ -43,7 +43,7 @@ def logged(run):
         {"capacity": 1500},  # a ring that is overwritten before and after the extension
         {"algorithm": "masac", "sampler": "neighbor", "update": "torch", "env": "predator-prey"},
         {"algorithm": "dqn", "env": "gym:CartPole-v1", "copies": 3},
-        {"share": "all", "env": "predator-prey", "prey": "learned", "agents": 4, "entities": "distance"},
+        {"share": "all", "critic": "pooled", "hidden": (16, 12), "env": "predator-prey", "prey": "learned"},
         {"implementation": "reference", "capacity": 300, "warmup": 100, "log_every": 10, "half": 10},
     ],
     ids=str,
