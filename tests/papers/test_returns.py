@@ -128,6 +128,7 @@ def test_the_study(monkeypatch, tmp_path):
     assert "-110.0 ± 0.0 after 60 CPU seconds" in text and "QMIX" in text
     assert "ours has that return after 30.0 s" in text and "env steps: 6,000 and 6,000" in text
     assert [len(table.rows) for table in study.tables] == [24, 5, 16]
+    assert [panel.level for panel in study.figures[0].panels] == [-58.93 / 3, -126.62, 27.5, -716.98 / 12, -225.04 / 6]
     assert draw_figures(study, tmp_path)[0].stat().st_size > 5_000
     assert study_of("returns", finite(study.data)).findings == study.findings
     monkeypatch.delenv(returns.PYTHON)

@@ -406,7 +406,8 @@ def panel(groups: Groups, world: str, agents: int) -> Panel:
     series: list[Series] = [
         spread(kind, at, over(runs, at)) for (own, n, kind), runs in groups.items() if (own, n) == (world, agents)
     ]
-    same = [row.per_agent for row in PUBLISHED if row.agents == agents and world in (row.rules, row.world)]
+    rows = of_world(TAG) if world == TAG else [row for row in of_world(SPREAD) if row.rules == world]
+    same = [row.per_agent for row in rows if row.agents == agents]
     level = max(same) if same else None
     label = "best published under these rules" if same else ""
     return Panel(
