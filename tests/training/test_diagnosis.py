@@ -125,6 +125,20 @@ def test_policies_that_always_act_the_same():
     np.testing.assert_allclose(diagnosis._same_action(policy, outputs, weight), [0.75, 0.5, 1.0])
 
 
+@pytest.mark.parametrize("algorithm", ["maddpg", "dqn"])
+def test_choices_that_masks_forbid_are_not_among_the_policies(algorithm, monkeypatch):
+    """All but one are forbidden: policies have no entropy, and never choose another."""
+    spec = dataclasses.replace(toy_spec(observation=6, length=12, fixed=True), masked=True)
+    legal = np.zeros((2, 2, 6), np.float32)
+    legal[..., 1] = 1
+    team, chosen = make_team(spec, LearnConfig(algorithm=algorithm, hidden=(8,)), 0, torch.device("cpu")), []
+    values = diagnosis._values
+    monkeypatch.setattr(diagnosis, "_values", lambda *given: chosen.append(given[3]) or values(*given))
+    line = diagnose(team, filled(spec, observation=legal, final_observation=legal), 0, 1)
+    assert line.get("policy/entropy", 0) < 0.05 and line["policy/same_action"] > 0.95  # but for the first observations
+    assert chosen[0][ROWS:, :, 1].mean() > 0.95
+
+
 def test_diagnoses_are_regular_however_the_log_is_cut():
     due = [update for update in range(1, 1002) if is_due(update, 1)]
     assert due == [1, EVERY + 1, 2 * EVERY + 1, 3 * EVERY + 1, 4 * EVERY + 1]
