@@ -8,6 +8,7 @@ from shoal.algorithms.base import heads, network_weights
 from shoal.envs.base import EnvSpec
 from shoal.errors import UserError, counted
 from shoal.native.maddpg import CHUNK, copies_of_weights
+from shoal.networks.layout import network_numbers
 from shoal.runs.threads import PRODUCTS_PER_THREAD, set_torch_threads
 from shoal.system.memory import check_fits
 from shoal.system.processors import check_threads, usable_processors
@@ -102,6 +103,10 @@ def update_bytes(config: TrainConfig, spec: EnvSpec) -> int:
         rows = config.batch * (1 if config.minibatch == "shared" else spec.agents)
         per_row = 3 * sum(config.critic_layers) + 4 * (config.atoms or 0)
         learn = rows * (2 * joint + passed) + spec.agents * heads(config) * config.batch * per_row
+        if config.critic == "pooled":  # every critic's embeddings of all agents, and their gradients
+            shared = config.shared_critics and config.minibatch == "shared"
+            critics = len(set(network_numbers(spec, shared))) * heads(config)
+            learn += 3 * critics * spec.agents * config.batch * config.critic_layers[0]
         if config.qat_bits is not None:
             learn *= 3  # inputs and their quantized values are kept, too
     return 4 * (int(stored) + max(learn, act))

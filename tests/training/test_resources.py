@@ -117,6 +117,15 @@ def test_native_activations_are_counted_per_chunk():
     assert native_rows(dataclasses.replace(config, others="current"), spec) > 3 * rows
 
 
+def test_embeddings_of_pooled_critics_are_counted():
+    """In torch each of 24 critics has its own embedding of each of 24 agents; shared ones have them once."""
+    spec = make_env("cooperative-navigation", agents=24).spec
+    config = TrainConfig(agents=24, critic="pooled", update="torch", threads=1)
+    embeddings = 4 * 24 * 1024 * 64
+    own, shared = (update_bytes(dataclasses.replace(config, share=share), spec) for share in ("none", "critics"))
+    assert 3 * 23 * embeddings < own - shared < 3.5 * 23 * embeddings
+
+
 def test_update_that_does_not_fit_into_memory_is_refused(monkeypatch):
     monkeypatch.setattr("shoal.system.memory.free_memory", lambda: 10**8)
     assert check_update_memory(TrainConfig(), SPEC) < 10**8
