@@ -32,7 +32,15 @@ from shoal.training.resources import use_threads
 from shoal.training.result import TrainResult, log_line, result_so_far
 from shoal.training.resume import refill, restore, snapshot
 from shoal.training.returns import Episode
-from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, nothing_shared, remedy
+from shoal.training.watchers import (
+    CompilationReport,
+    Contention,
+    StallWatch,
+    WarmUp,
+    entropy_of_masked,
+    nothing_shared,
+    remedy,
+)
 from shoal.training.world_file import WORLD, check_masks, stored_spec, world_json
 from shoal.waiting import said_if_long
 
@@ -196,7 +204,8 @@ class TeamRun:
         if training.note:
             observer.note(training.note)
         if not training.updates:
-            for sentence in (nothing_shared(self.config, training.env.spec), self._warm_up.before()):
+            given = self.config, training.env.spec
+            for sentence in (nothing_shared(*given), entropy_of_masked(*given), self._warm_up.before()):
                 if sentence is not None:
                     observer.tell(sentence)
 

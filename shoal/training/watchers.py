@@ -116,6 +116,16 @@ def nothing_shared(config: TrainConfig, spec: EnvSpec) -> str | None:
     return f"`share={config.share}` changes nothing in {spec.name}: {alike}."
 
 
+def entropy_of_masked(config: TrainConfig, spec: EnvSpec) -> str | None:
+    """A sentence for users whose temperatures may grow without end, because masks leave few choices."""
+    if not (spec.masked and config.learn_entropy and config.target_entropy is None):
+        return None
+    return (
+        f"`target_entropy` is half of the maximum of all choices, but {spec.name} forbids some: where few are legal, "
+        "set a lower one, or the temperature grows without end."
+    )
+
+
 class Contention:
     """Notices that a run mostly waits for other programs.
 

@@ -4,6 +4,7 @@ import re
 import signal
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numba
@@ -15,7 +16,7 @@ from shoal.runs.interrupt import Interrupt, Stopped
 from shoal.runs.observer import Observer
 from shoal.training import watchers
 from shoal.training.clock import PhaseClock
-from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, nothing_shared
+from shoal.training.watchers import CompilationReport, Contention, StallWatch, WarmUp, entropy_of_masked, nothing_shared
 
 # ---- compilation -----------------------------------------------------------------------------------------------------
 
@@ -135,6 +136,18 @@ def test_sharing_where_no_two_agents_are_alike_is_reported(tmp_path):
     heard, settings = Heard(), {"env": "gym:CartPole-v1", "share": "all", "episodes": 3, "warmup": 10}
     train(TrainConfig(**SHORT | settings, out=str(tmp_path / "run")), observer=heard, pictures=False)
     assert heard.said == [(None, "`share=all` changes nothing in gym:CartPole-v1: there is one agent.")]
+
+
+def test_a_target_entropy_that_masks_may_forbid_is_reported():
+    spec, learned = (
+        EnvSpec("toy", ("a_0",), (5,), (3,), True, masked=True),
+        {"algorithm": "masac", "learn_entropy": True},
+    )
+    assert "half of the maximum of all choices, but toy forbids some" in entropy_of_masked(config(**learned), spec)
+    assert entropy_of_masked(config(**learned, target_entropy=0.1), spec) is None
+    assert (
+        entropy_of_masked(config(**learned), replace(spec, masked=False)) is entropy_of_masked(config(), spec) is None
+    )
 
 
 # ---- other programs --------------------------------------------------------------------------------------------------
