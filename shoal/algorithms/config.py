@@ -260,7 +260,8 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
             raise UserError("`critic` is pooled, but dqn has only its Q networks, which see what their agent sees.")
         if len(self.critic_layers) < 2:
             raise UserError(
-                "`critic` is pooled, which needs two hidden layers or more, one of them before the mean; or use `critic=joint`."
+                "`critic` is pooled, which needs two hidden layers or more, one of them before the mean; or use "
+                "`critic=joint`."
             )
         if self.layer_norm:
             raise UserError("`layer_norm` is for critics that see all agents side by side, but `critic` is pooled.")
