@@ -30,12 +30,13 @@ PAPER: dict[str, Any] = {
 ACTORQ: dict[str, Any] = {
     "hidden": (256, 256), "learning_rate": 1e-4, "discount": 0.99, "tau": 1.0, "target_period": 100, "batch": 256,
     "warmup": 2_000, "update_every": 16, "clip": 40.0, "clip_by": "network", "n_step": 5, "share": "none",
+    "critic": "joint",
 }  # fmt: skip
 """Of the code of QuaRL's ActorQ, but for the layers: its policies have three of 2048 units."""
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "maddpg": PAPER,
     "masac": PAPER,
-    "d4pg": {**ACTORQ, "critic": "joint", "atoms": 51, "v_min": -150.0, "v_max": 150.0},
+    "d4pg": {**ACTORQ, "atoms": 51, "v_min": -150.0, "v_max": 150.0},
     "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
 }
 """What each algorithm has in place of None; a setting that it does not list does not apply to it."""

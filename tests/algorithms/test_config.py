@@ -4,6 +4,7 @@ import pytest
 
 from shoal import TrainConfig
 from shoal.algorithms import LearnConfig
+from shoal.algorithms.config import OWN_SETTINGS
 from shoal.errors import UserError
 
 
@@ -39,6 +40,13 @@ def test_target_period_and_soft_updates(given, tau, period):
     assert (config.tau, config.target_period) == (tau, period)
 
 
+@pytest.mark.parametrize("algorithm", OWN_SETTINGS)
+def test_runs_of_any_algorithm_have_joint_critics_stored(algorithm):
+    """Run folders of before it was each algorithm's own setting say so, those of DQN, too."""
+    LearnConfig(algorithm=algorithm, critic="joint").check()
+    assert LearnConfig(algorithm=algorithm).critic == "joint"
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -52,7 +60,7 @@ def test_target_period_and_soft_updates(given, tau, period):
         ({"algorithm": "d4pg", "atoms": 1}, "`atoms` is 1, but must be from 2"),
         ({"algorithm": "dqn", "critic_hidden": (8,)}, "settings of critics, which dqn does not have"),
         ({"algorithm": "dqn", "layer_norm": True}, "settings of critics, which dqn does not have"),
-        ({"algorithm": "dqn", "critic": "pooled"}, "`critic` is a setting of maddpg, but `algorithm` is dqn"),
+        ({"algorithm": "dqn", "critic": "pooled"}, "`critic` is pooled, but dqn has only its Q networks"),
         ({"critic": "pooled", "critic_hidden": (8,)}, "`critic` is pooled, which needs two hidden layers or more"),
         ({"critic": "pooled", "layer_norm": True}, "`layer_norm` is for critics that see all agents side by side"),
         ({"implementation": "reference", "critic": "pooled"}, "`critic=pooled` needs `implementation=engine`"),
