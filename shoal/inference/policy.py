@@ -228,9 +228,9 @@ class Policy(AgentSizes):
         x = self.network_input(observation, dtype)
         for layer in self.unshared().layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
-        return self.obeying(x.transpose(1, 0, 2), observation)
+        return self.apply_masks(x.transpose(1, 0, 2), observation)
 
-    def obeying(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
+    def apply_masks(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
         """Outputs (B, N, U) in which those of choices that the masks forbid are as low as padding."""
         if not self.masked:
             return outputs

@@ -88,7 +88,7 @@ class Actors(StackedMLP):
         self.kind = kind
         self.weight_count = spec.agents * sum(parameter[0].numel() for parameter in self.parameters())
         self.hard = hard
-        self.padded, self.obeys_masks, self.mixed = spec.padded, spec.masked, spec.mixed
+        self.padded, self.masks_choices, self.mixed = spec.padded, spec.masked, spec.mixed
         self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)
         self.real_count: Tensor
         self.register_buffer("real_count", self.real.sum(-1), persistent=False)  # (N, 1)
@@ -118,7 +118,7 @@ class Actors(StackedMLP):
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
         """The head, in which choices that the masks in the observations forbid are as unlikely as padding."""
         head = super().forward(x, frozen)
-        if not self.obeys_masks:
+        if not self.masks_choices:
             return head
         actions = self.chosen.shape[-1]
         forbidden = (x[..., :actions] <= 0) & self.chosen
@@ -177,7 +177,7 @@ class Actors(StackedMLP):
 
     def penalty(self, head: Tensor) -> Tensor:
         """(N, B) mean square of the real logits (of the means before squashing, for boxes); 0 of those forbidden."""
-        if self.obeys_masks:
+        if self.masks_choices:
             head = head.masked_fill(head <= MASKED / 2, 0)
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
 

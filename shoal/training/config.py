@@ -53,8 +53,8 @@ class WorldConfig:
     env_options: str = ""
     """PettingZoo, Gymnasium, dm_control and your own worlds: constructor arguments as a JSON object."""
     env_masks: bool = False
-    """PettingZoo and Gymnasium: obey the action_mask in the environment's infos; one in a Dict observation is always
-    obeyed."""
+    """PettingZoo and Gymnasium: apply the action_mask in the environment's infos; one in a Dict observation is always
+    applied."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class RunConfig:
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     track: Literal["none", "wandb", "mlflow"] = "none"
-    """Send the same metrics, the settings and the result to Weights & Biases or MLflow (extra track)."""
+    """Also log metrics, settings and results to Weights & Biases or MLflow (needs the extra track)."""
     track_project: str = "shoal"
-    """Project of Weights & Biases or experiment of MLflow; the run is called as its folder, its group as the parent."""
+    """Weights & Biases project or MLflow experiment; the run is named after its folder, its group after the parent."""
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,7 @@ RANGES: dict[str, tuple[float, float | None]] = {
 OF_EVALUATIONS = ("evaluate_during", "stop_at_return")
 OF_QAT = ("qat_agent", "quant_delay", "qat_critics")
 OF_SCHEMES = ("loss_scale", "scheme_networks")
+OF_TRACKING = ("track", "track_project")
 OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if field.name != "actors")
 """Settings that only mean something together with another one."""
 
@@ -181,12 +182,7 @@ OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if fie
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent: ClassVar = StoredConfig.result_independent | {
-        "cluster",
-        "env_workers",
-        "track",
-        "track_project",
-    }
+    result_independent: ClassVar = StoredConfig.result_independent | {"cluster", "env_workers", *OF_TRACKING}
     changeable: ClassVar = frozenset(
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )
@@ -234,7 +230,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def why_torch(self, spec: "EnvSpec | None" = None) -> str | None:
         """Why only torch can learn in this run, as far as its settings and its world tell; None if native code can."""
         if spec is not None and spec.choices:
-            return "native code has one choice per agent, or boxes alone"
+            return "native code supports one choice per agent, or boxes"
         if self.implementation == "reference":
             return "the papers' baseline learns in torch"
         if self.qat_bits is not None:
@@ -342,7 +338,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         for name in ("normalize_observations", "normalize_rewards"):
             if getattr(self, name):
                 raise UserError(
-                    f"`actors` and `{name}` cannot be used together: statistics are of what one process collects."
+                    f"`actors` and `{name}` cannot be used together: statistics are collected in one process."
                 )
 
     def _check_pace(self, samples_per_insert: float) -> None:

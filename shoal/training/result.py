@@ -94,10 +94,7 @@ def by_player(played: Mapping[str, Evaluation]) -> dict[str, ByPlayer]:
 
 
 def beside_controllers(played: Mapping[str, Evaluation]) -> ByPlayer:
-    """Of each controller among the players its return, and the share of the way to it that the trained team has gone.
-
-    The way begins at the random team; the trained team is the first player.
-    """
+    """Each controller's return, and the share of the way from the random team to it that the first player has gone."""
     trained = next(iter(played.values()))
     return {
         name: {"return": one.mean, "ci95": one.ci95, "share": trained.share(played["random"], one)}
@@ -107,7 +104,7 @@ def beside_controllers(played: Mapping[str, Evaluation]) -> ByPlayer:
 
 
 def flat_controllers(controllers: ByPlayer) -> dict[str, float | None]:
-    """The same as --json has it."""
+    """The same under the names of --json."""
     forms = {"return": "return_{}", "ci95": "return_{}_ci95", "share": "share_{}"}
     return {forms[key].format(name): value for name, own in controllers.items() for key, value in own.items()}
 
@@ -159,7 +156,8 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
     phases = training.clock.by_phase()
     seconds = sum(phases.values())
     spec, episodes, learner, ring = training.env.spec, training.fresh, training.learner, training.ring
-    due = is_due(learner.updates, learner.loss_count)
+    config, due = training.config, is_due(learner.updates, learner.loss_count)
+    annealed = config.learning_rate_schedule != "constant"
     line: dict[str, Any] = {
         "episode": training.episodes,
         "env_steps": training.samples,
@@ -174,21 +172,14 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
-    schedule = {}
-    if training.config.learning_rate_schedule != "constant":
-        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_factor
     return {
         **line,
         "seconds": seconds,
         "steps_per_second": training.samples / seconds,
         **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
         **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
-        **(
-            diagnose(training.team, ring, training.config.seed, learner.updates)
-            if due and isinstance(ring, Ring)
-            else {}
-        ),
-        **schedule,
+        **(diagnose(training.team, ring, config.seed, learner.updates) if due and isinstance(ring, Ring) else {}),
+        **({"learning_rate": config.learning_rate * training.team.learning_rate_factor} if annealed else {}),
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},
