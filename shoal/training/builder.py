@@ -89,7 +89,7 @@ def build_parts(config: TrainConfig, env: VectorEnv | None = None) -> Parts:
     return Parts(config, env, team, ring, sampler, make_precision(team, config), note=note)
 
 
-def chosen_update(config: TrainConfig, spec: EnvSpec) -> tuple[TrainConfig, str]:
+def chosen_update(config: TrainConfig, spec: EnvSpec | None = None) -> tuple[TrainConfig, str]:
     """The settings with the update that the run learns with, and why it is that one."""
     reason = config.why_torch(spec)
     if reason is None and config.update == "torch":

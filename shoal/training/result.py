@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shoal.envs.base import EnvSpec
-from shoal.replay import Ring
-from shoal.training.diagnosis import diagnose, is_due
 from shoal.training.evaluation import PLAYERS, Evaluation
 from shoal.training.returns import Episode, columns, means
 
@@ -155,9 +153,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
     """A line of metrics.jsonl: returns of the episodes since the last line, an evaluation, losses, time per phase."""
     phases = training.clock.by_phase()
     seconds = sum(phases.values())
-    spec, episodes, learner, ring = training.env.spec, training.fresh, training.learner, training.ring
-    config, due = training.config, is_due(learner.updates, learner.loss_count)
-    annealed = config.learning_rate_schedule != "constant"
+    spec, episodes, learner = training.env.spec, training.fresh, training.learner
     line: dict[str, Any] = {
         "episode": training.episodes,
         "env_steps": training.samples,
@@ -172,18 +168,31 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
+    config, diagnosis = training.config, _diagnosis(training)  # before the losses are reset
+    annealed = config.learning_rate_schedule != "constant"
     return {
         **line,
         "seconds": seconds,
         "steps_per_second": training.samples / seconds,
         **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
         **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
-        **(diagnose(training.team, ring, config.seed, learner.updates) if due and isinstance(ring, Ring) else {}),
+        **diagnosis,
         **({"learning_rate": config.learning_rate * training.team.learning_rate_factor} if annealed else {}),
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},
     }
+
+
+def _diagnosis(training: "Training") -> dict[str, float]:
+    """The diagnosis, if one is due."""
+    from shoal.replay import Ring  # here, because they import numba
+    from shoal.training.diagnosis import diagnose, is_due
+
+    learner, ring = training.learner, training.ring
+    if not is_due(learner.updates, learner.loss_count) or not isinstance(ring, Ring):
+        return {}
+    return diagnose(training.team, ring, training.config.seed, learner.updates)
 
 
 def _mean(values: Iterable[float]) -> float | None:

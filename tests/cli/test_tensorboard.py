@@ -23,7 +23,7 @@ def test_events_can_be_read_back_also_of_a_resumed_run(shoal, stopped):
     tags = accumulator.Tags()["scalars"]
     assert {"loss/q", "time/environment", "time/action_selection", "time/steps_per_second", "time/updates"} <= {*tags}
     assert not any(" " in tag for tag in tags)
-    assert {tag.partition("/")[0] for tag in tags} == {"return", "loss", "time", "train"}
+    assert {tag.partition("/")[0] for tag in tags} == {"return", "loss", "q", "policy", "gradient", "time", "train"}
 
 
 def test_no_event_is_lost_when_a_finished_run_is_extended(shoal, tmp_path):

@@ -14,7 +14,7 @@ from shoal.algorithms.native import NativeTeam
 from shoal.quantization.export import from_team
 from shoal.replay import Ring
 from shoal.runs.checkpoint import Checkpoints
-from shoal.training import diagnosis, result
+from shoal.training import diagnosis
 from shoal.training.diagnosis import EVERY, ROWS, diagnose, is_due
 from tests.algorithms.test_oracle import make_spec
 from tests.replay.model import ToyWorld
@@ -151,7 +151,7 @@ def log(folder):
 def test_training_has_the_same_bits_without_diagnoses(tmp_path, monkeypatch, settings):
     config = dataclasses.replace(SMALL, **settings)
     train(dataclasses.replace(config, out=str(tmp_path / "with")), pictures=False)
-    monkeypatch.setattr(result, "is_due", lambda updates, new: False)
+    monkeypatch.setattr(diagnosis, "is_due", lambda updates, new: False)
     train(dataclasses.replace(config, out=str(tmp_path / "without")), pictures=False)
     one, other = (Checkpoints(tmp_path / name / "checkpoints").load(print).parts for name in ("with", "without"))
     for part, arrays in one.items():
