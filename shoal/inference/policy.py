@@ -24,6 +24,7 @@ from shoal.inference.grid import Grid
 from shoal.inference.layers import (
     Array,
     Conv2d,
+    ImageShape,
     Layer,
     Linear,
     check_layer,
@@ -105,7 +106,7 @@ class Policy(AgentSizes):
     action_sizes: tuple[int, ...]
     agent_names: tuple[str, ...]
     normaliser: Normaliser | None = None
-    image: tuple[int, int, int] | None = None
+    image: ImageShape = None
     """(C, height, width) if the observation is an image, flattened in this order."""
     scale_image: bool = False
     """Divide observations by 255 first."""

@@ -20,7 +20,7 @@ SOME, CLEAR = 2.0, 4.0  # differences of two parts' mean returns, in standard er
 
 PANELS: dict[tuple[str, str], dict[str, str]] = {
     ("Q values and actual returns", "discounted return"): {"predicted": "q/predicted", "actual": "q/actual"},
-    ("errors of Q values", "root mean square"): {"return": "q/error", "TD error": "q/td_error"},
+    ("errors of Q values", "root mean square"): {"return error": "q/error", "TD error": "q/td_error"},
     ("gradient norms", "after clipping"): {"actors": "gradient/actors", "critics": "gradient/critics"},
     ("entropy of the policies", "nats"): {"policies": "policy/entropy"},
     ("states with the same action", "share"): {"policies": "policy/same_action"},

@@ -176,6 +176,12 @@ OF_SCHEMES = ("loss_scale", "scheme_networks")
 OF_TRACKING = ("track", "track_project")
 OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if field.name != "actors")
 """Settings that only mean something together with another one."""
+OF_REFERENCE: dict[str, Any] = {
+    "preset": "papers", "n_step": 1, "target_period": 1, "critic_hidden": None, "critic": "joint", "entities": "index",
+    "share": "none", "layer_norm": False, "normalize_observations": False, "normalize_rewards": False,
+    "learning_rate_schedule": "constant", "qat_bits": None, "scheme": None, "actors": 0,
+}  # fmt: skip
+"""The only values that the papers' baseline has."""
 
 
 @dataclass(frozen=True)
@@ -367,27 +373,12 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     def _check_reference(self) -> None:
         """Refuse what the papers' baseline does not have."""
-        lacks = {
-            f"`preset={self.preset}`": self.preset != "papers",
-            f"`algorithm={self.algorithm}`": self.algorithm not in ("maddpg", "masac"),
-            f"`sampler={self.sampler}`": ":" in self.sampler,
-            "`n_step`": self.n_step > 1,
-            "`target_period`": self.target_period > 1,
-            "`critic_hidden`": self.critic_hidden is not None,
-            f"`critic={self.critic}`": self.critic != "joint",
-            "`entities=distance`": self.entities == "distance",
-            f"`share={self.share}`": self.share != "none",
-            "`layer_norm`": self.layer_norm,
-            "`normalize_observations`": self.normalize_observations,
-            "`normalize_rewards`": self.normalize_rewards,
-            f"`learning_rate_schedule={self.learning_rate_schedule}`": self.learning_rate_schedule != "constant",
-            "`qat_bits`": self.qat_bits is not None,
-            "`scheme`": self.scheme is not None,
-            "`actors`": self.actors > 0,
-        }
-        for name, asked in lacks.items():
-            if asked:
-                raise UserError(f"{name} needs `implementation=engine`; the reference does not have it.")
+        lacks = [name for name, value in OF_REFERENCE.items() if getattr(self, name) != value]
+        lacks += ["algorithm"] * (self.algorithm not in ("maddpg", "masac")) + ["sampler"] * (":" in self.sampler)
+        for name in lacks:
+            value = getattr(self, name)
+            asked = f"`{name}={value}`" if isinstance(value, str) else f"`{name}`"
+            raise UserError(f"{asked} needs `implementation=engine`; the reference does not have it.")
 
     # ---- stored and resumed ----------------------------------------------------------------------------------------
 
