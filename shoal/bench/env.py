@@ -1,6 +1,6 @@
 """`shoal bench env`: Shoal's worlds compared with mpe2's and, where it is installed, JaxMARL's, in steps per second.
 
-Worlds with entities by distance are compared with the same worlds by index, with as many copies as a training has.
+Entities by distance are compared with entities by index, with as many copies as a training has.
 One step is one step of all agents of one copy. Both sides play random choices drawn in advance, for
 whole episodes with their resets, and take turns.
 """

@@ -38,14 +38,14 @@ class Sorting(NamedTuple):
 
 @njit(cache=True)
 def sorting(seen: NDArray[np.uint32], by_distance: bool) -> Sorting:
-    """For agents that see these entities (N, K - 1), in this order if not by distance."""
+    """For agents that see these entities (N, K - 1): in this order, or by distance."""
     codes = np.empty((seen.shape[1] + 1, LANES), np.int32)
     return Sorting(seen.copy() if by_distance else seen, codes, np.empty((2, LANES)))
 
 
 @intrinsic
 def write_places(_typing, position, first, last, places):  # type: ignore[no-untyped-def]
-    """Write x, then y, of a block of agents: `first` and those after it, `last` again where there are no more."""
+    """Write x, then y, of the LANES agents from `first` on; beyond the `last` one it is repeated."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         position, first, last, places = arguments
@@ -104,7 +104,7 @@ def exchange(_typing, low, high):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def alike(_typing, row, high):  # type: ignore[no-untyped-def]
-    """Whether any code in this row differs from the next row's in none of the bits `high`."""
+    """Whether any code in this row has the same bits `high` as the one in the next row."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         row, high = arguments

@@ -179,7 +179,7 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
 
 
 def layer_of_agents(layer: Layer, network_of: Sequence[int]) -> Layer:
-    """The layer with a network of its own for every agent, given the number of each one's; none: they have that."""
+    """The layer with one network per agent, given the index of each agent's network; empty: it is so already."""
     if isinstance(layer, Conv2d) or not network_of:
         return layer
     networks, quantized = list(network_of), layer.quantized

@@ -116,9 +116,9 @@ class Policy(AgentSizes):
     exploration: Exploration | None = None
     """How it explores in training; None: unknown."""
     network_of: tuple[int, ...] = ()
-    """The number of each agent's network in the layers, where agents share networks; empty: each has its own."""
+    """Index of each agent's network in the layers, where agents share networks; empty: each agent has its own."""
     choices: tuple[tuple[int, ...], ...] = ()
-    """Sizes of each agent's choices, where some agent has several or a box besides: see `EnvSpec`."""
+    """Sizes of each agent's choices, where an agent has several or only some agents have boxes: see `EnvSpec`."""
     masked: bool = False
     """Observations begin with action masks: see `EnvSpec`."""
 
@@ -224,7 +224,7 @@ class Policy(AgentSizes):
     ) -> NDArray[Any]:
         """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids.
 
-        Those of choices that masks forbid are as low as padding.
+        Masked choices get the value of padding.
         """
         x = self.network_input(observation, dtype)
         for layer in self.unshared().layers:
@@ -232,7 +232,7 @@ class Policy(AgentSizes):
         return self.apply_masks(x.transpose(1, 0, 2), observation)
 
     def apply_masks(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
-        """Outputs (B, N, U) in which those of choices that the masks forbid are as low as padding."""
+        """Outputs (B, N, U) in which masked choices have the value of padding."""
         if not self.masked:
             return outputs
         forbidden = self.chosen & ~self.legal(observation)

@@ -1,7 +1,7 @@
-"""Running statistics of observations and rewards, and mini-batches normalised by them.
+"""Running statistics of observations and rewards, and normalisation by them.
 
-As Stable-Baselines3 does it (VecNormalize): the ring keeps raw values, which are normalised when they are sampled, by
-the statistics of all that was collected up to then. Agents of one kind have the same statistics.
+As VecNormalize of Stable-Baselines3: the ring keeps raw values, which are normalised with the current statistics when
+they are sampled. Agents of one kind share statistics.
 Shape letters: E copies, N agents, K kinds of agents, O observation, S values, J joint, M mini-batches, B batch.
 """
 
@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
 
 class Normalisation:
-    """What a team normalises: observations, rewards, both, or nothing."""
+    """Normalises a team's observations, rewards, both, or nothing."""
 
     def __init__(self, spec: EnvSpec, observations: bool, rewards: bool, discount: float) -> None:
         if observations and (spec.whole_numbers or spec.masked):
@@ -85,7 +85,7 @@ class Normalisation:
         return seen
 
     def apply(self, batch: Batch | Returns) -> None:
-        """Normalise mini-batches in place; zeros that departed agents see stay zeros."""
+        """Normalise mini-batches in place; zero observations of departed agents stay zero."""
         if "observations" in self.moments:
             gone = left = NOBODY
             if not self.spec.fixed_length:
@@ -122,7 +122,7 @@ class Normalisation:
                 array[:] = state[f"statistics.{name}.{field}"]
 
     def rollout_state(self) -> dict[str, NDArray]:
-        """What belongs to the copies of a run, beside the statistics."""
+        """The state of the copies of a run, besides the statistics."""
         return {"discounted": self.returns} if "rewards" in self.moments else {}
 
     def load_rollout_state(self, state: Mapping[str, NDArray]) -> None:

@@ -29,7 +29,7 @@ PANELS: dict[tuple[str, str], dict[str, str]] = {
     },
 }  # fmt: skip
 """Title and unit of each panel, and its curves by label."""
-WIDE = 100.0  # ratio of the largest error to the smallest from which on their axis is logarithmic
+WIDE = 100.0  # ratio of the largest to the smallest error above which their axis is logarithmic
 
 
 def diagnosis_figure(metrics: Metrics | str | Path, title: str = "") -> Figure:
@@ -52,7 +52,7 @@ def draw_run_diagnosis(run: Path) -> Path | None:
 
 
 def symptom(metrics: Metrics | str | Path) -> str | None:
-    """The first that holds: Q values diverge, policies have collapsed, returns do not improve."""
+    """The first problem found: Q values diverge, policies have collapsed, returns do not improve."""
     lines = lines_of(metrics)
     return _diverging(lines) or _collapsed(lines) or _no_better(lines)
 
@@ -77,7 +77,7 @@ def _collapsed(lines: Metrics) -> str | None:
 
 
 def _no_better(lines: Metrics) -> str | None:
-    """Compare the parts of the log since learning began; groups that learn against each other are not judged."""
+    """Compare the parts of the log since the first update; None for groups that learn against each other."""
     if len({name for line in lines for name in line if name.startswith(GROUP)}) > 1:
         return None
     before, since = ([line for line in lines if bool(line.get("updates")) is learned] for learned in (False, True))

@@ -228,7 +228,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     @property
     def code(self) -> list[tuple[str, str]]:
-        """Its world and what else is third-party code, by name, each with its options."""
+        """Names of its world and of its third-party algorithm and sampler, each with its options."""
         others = ((self.algorithm, self.algorithm_options), (self.sampler, self.sampler_options))
         third_party = [(f"shoal:{name}", options) for name, options in others if ":" in name]
         return [(self.env, self.env_options), *third_party]
@@ -373,9 +373,8 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     def _check_reference(self) -> None:
         """Refuse what the papers' baseline does not have."""
-        lacks = [name for name, value in OF_REFERENCE.items() if getattr(self, name) != value]
-        lacks += ["algorithm"] * (self.algorithm not in ("maddpg", "masac")) + ["sampler"] * (":" in self.sampler)
-        for name in lacks:
+        lacks = ["algorithm"] * (self.algorithm not in ("maddpg", "masac")) + ["sampler"] * (":" in self.sampler)
+        for name in lacks + [name for name, value in OF_REFERENCE.items() if getattr(self, name) != value]:
             value = getattr(self, name)
             asked = f"`{name}={value}`" if isinstance(value, str) else f"`{name}`"
             raise UserError(f"{asked} needs `implementation=engine`; the reference does not have it.")
@@ -386,7 +385,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def stored(cls, fields: Mapping[str, Any]) -> Self:
         """The configuration with these stored settings; runs with actors once stored `auto` as their update.
 
-        What a third-party algorithm may lack, stored by an earlier version, has the papers' value: its code is not run.
+        Settings that a stored third-party algorithm lacks have the papers' values, because its code is not run.
         """
         if fields.get("algorithm", "maddpg") not in OWN_SETTINGS:
             fields = {**fields, **{name: PAPER[name] for name in ALWAYS if fields.get(name) is None}}

@@ -176,7 +176,7 @@ def _same_action(policy: Policy, outputs: Floats, weight: Floats) -> Floats:
 
 
 def _values(team: BaseTeam, weights: Mapping[str, NDArray], seen: Floats, played: Floats, outputs: Floats) -> Floats:
-    """(N, B): the Q values of these actions, of several critics the smallest."""
+    """(N, B): the Q values of these actions; the smallest of several critics."""
     if team.kind == "values":
         return np.asarray((outputs * played).sum(-1).T)
     config, rows = team.config, len(seen)

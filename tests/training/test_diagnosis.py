@@ -139,11 +139,10 @@ def log(folder):
     "settings",
     [
         {},
-        {"update": "torch", "n_step": 3, "storage": "float16"},
         {"algorithm": "masac", "share": "all"},
         {"algorithm": "dqn"},
         {"algorithm": "d4pg", "minibatch": "independent"},
-        {"qat_bits": 4, "quant_delay": 0.2},
+        {"qat_bits": 4, "quant_delay": 0.2, "n_step": 3, "storage": "float16"},  # in torch
         pytest.param({"scheme": "E5M2:5+E6M5", "agents": 1, "hidden": (4,), "batch": 4}, marks=pytest.mark.slow),
     ],
     ids=str,

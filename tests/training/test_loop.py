@@ -174,7 +174,7 @@ def test_forbidden_choices_are_never_played(tmp_path, algorithm, options):
         policy.export(str(tmp_path / "policy.onnx"))
         assert load(tmp_path / "policy.onnx", trust=True).evaluate(10).episodes == 10
     else:
-        with pytest.raises(UserError, match="which an exported file cannot have; play the run itself"):
+        with pytest.raises(UserError, match="which exported files do not support; play the run itself"):
             policy.export(str(tmp_path / "policy.onnx"))
         with pytest.raises(UserError, match="are not one choice per agent"):
             policy.act(np.zeros(policy.observation_size * 2).reshape(2, -1), as_choices=True)
