@@ -21,6 +21,7 @@ from shoal.errors import UserError
 from shoal.replay import Uniform, make_sampler
 from shoal.sweeps.grid import sweep_runs
 from shoal.training.config import read_config
+from shoal.training.prechecks import check_code
 from tests.cli.conftest import tidy  # noqa: F401  signal handlers and the path of modules are put back
 from tests.cli.helpers import one_sentence
 
@@ -152,6 +153,10 @@ def test_a_folder_from_elsewhere_is_read_without_its_code_which_runs_only_if_tru
     with pytest.raises(UserError, match="names the sampler 'my_parts:Newest'"):
         train(TrainConfig(**asked), resume=True, asked=["algorithm"])
     assert shoal.load("copy", trust=True).algorithm == shoal.load("run").algorithm == "my_parts:Twin"
+    text = TrainConfig(algorithm="my_parts:Twin", algorithm_options='{"scale": "a"}')
+    with pytest.raises(UserError, match=r"passes {\"scale\": \"a\"} to the algorithm's code"):
+        check_code(text, Path("copy"), asked, trust=False)
+    check_code(text, Path("copy"), {**asked, "algorithm_options": text.algorithm_options}, trust=False)
 
 
 def config_fields(config):

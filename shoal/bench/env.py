@@ -32,9 +32,8 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
     """One record per world and peer; each takes about `seconds`, or three episodes of mpe2."""
     rows: list[Record] = []
     for world in ("cooperative-navigation", "predator-prey"):
-        many, by_index, by_distance = (
-            _our_world(world, agents, *how) for how in ((), ("index", COPIES), ("distance", COPIES))
-        )
+        many = _our_world(world, agents)
+        by_index, by_distance = (_our_world(world, agents, entities, COPIES) for entities in ("index", "distance"))
         pairs = [
             ("mpe2", many, Episodes(_their_episode(world, agents), 1, 1), GOALS.get(("mpe2", agents))),
             ("JaxMARL", many, jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()), JAXMARL_GOAL),

@@ -49,7 +49,7 @@ class WorldConfig:
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
     entities: Own[Literal["index", "distance"]] = OWN
     """Order in which agents of a particle world see landmarks, other agents and prey: by index as in the papers, or by
-    distance, nearest first, which teams learn from faster."""
+    distance (nearest first), with which teams learn faster."""
     env_options: str = ""
     """PettingZoo, Gymnasium, dm_control and your own worlds: constructor arguments as a JSON object."""
     env_masks: bool = False

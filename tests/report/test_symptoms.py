@@ -65,7 +65,7 @@ def test_figure_has_what_the_log_has():
     ]
     assert [[series.label for series in panel.series] for panel in panels] == [
         ["predicted", "actual"],
-        ["of the returns"],
+        ["return error"],
         ["policies"],
     ]
     assert [panel.log for panel in panels] == [False, True, False]
