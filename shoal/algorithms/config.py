@@ -24,6 +24,7 @@ so that readers of the setting find a value."""
 PAPER: dict[str, Any] = {
     "hidden": (64, 64), "learning_rate": 0.01, "discount": 0.95, "tau": 0.01, "target_period": 1, "batch": 1024,
     "warmup": 25_600, "update_every": 100, "clip": 0.5, "clip_by": "variable", "n_step": 1, "share": "none",
+    "critic": "joint",
 }  # fmt: skip
 """Of "Towards Efficient Multi-Agent Learning Systems"."""
 ACTORQ: dict[str, Any] = {
@@ -34,7 +35,7 @@ ACTORQ: dict[str, Any] = {
 OWN_SETTINGS: dict[str, dict[str, Any]] = {
     "maddpg": PAPER,
     "masac": PAPER,
-    "d4pg": {**ACTORQ, "atoms": 51, "v_min": -150.0, "v_max": 150.0},
+    "d4pg": {**ACTORQ, "critic": "joint", "atoms": 51, "v_min": -150.0, "v_max": 150.0},
     "dqn": {**ACTORQ, "epsilon": 0.05, "epsilon_decay": 0},
 }
 """What each algorithm has in place of None; a setting that it does not list does not apply to it."""
@@ -125,7 +126,7 @@ class NetworkConfig:
     share: Own[Literal["none", "actors", "critics", "all"]] = OWN
     """Networks that agents of one kind share (same group, observations and actions): none as in the papers, their
     actors, their critics, or all. Shared critics tell agents apart by a bias that each agent learns."""
-    critic: Literal["joint", "pooled"] = "joint"
+    critic: Own[Literal["joint", "pooled"]] = OWN
     """Critics see all observations and actions side by side (joint), or an agent's own embedding and the mean of all
     agents' embeddings (pooled): fewer weights, and what is learned of one agent holds for all others of its kind."""
     layer_norm: bool = False
@@ -257,7 +258,10 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         if algorithm == "dqn":
             raise UserError("`critic` is pooled, but dqn has only its Q networks, which see what their agent sees.")
         if len(self.critic_layers) < 2:
-            raise UserError("`critic` is pooled, which needs two hidden layers or more: one of them before the mean.")
+            raise UserError(
+                "`critic` is pooled, which needs two hidden layers or more, one of them before the mean; or use "
+                "`critic=joint`."
+            )
         if self.layer_norm:
             raise UserError("`layer_norm` is for critics that see all agents side by side, but `critic` is pooled.")
 

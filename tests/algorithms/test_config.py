@@ -52,7 +52,7 @@ def test_target_period_and_soft_updates(given, tau, period):
         ({"algorithm": "d4pg", "atoms": 1}, "`atoms` is 1, but must be from 2"),
         ({"algorithm": "dqn", "critic_hidden": (8,)}, "settings of critics, which dqn does not have"),
         ({"algorithm": "dqn", "layer_norm": True}, "settings of critics, which dqn does not have"),
-        ({"algorithm": "dqn", "critic": "pooled"}, "`critic` is pooled, but dqn has only its Q networks"),
+        ({"algorithm": "dqn", "critic": "pooled"}, "`critic` is a setting of maddpg, but `algorithm` is dqn"),
         ({"critic": "pooled", "critic_hidden": (8,)}, "`critic` is pooled, which needs two hidden layers or more"),
         ({"critic": "pooled", "layer_norm": True}, "`layer_norm` is for critics that see all agents side by side"),
         ({"implementation": "reference", "critic": "pooled"}, "`critic=pooled` needs `implementation=engine`"),

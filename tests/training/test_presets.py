@@ -34,7 +34,7 @@ def test_there_are_not_tuned_settings_for_everything(settings):
 
 def test_a_run_keeps_what_its_preset_was_then(shoal, tmp_path):
     """config.json has the settings themselves, so that a later version's preset does not change a resumed run."""
-    line = "train --preset tuned --agents 2 --n-step 2 --episodes 30 --warmup 200 --hidden 8 --evaluate-episodes 0"
+    line = "train --preset tuned --agents 2 --n-step 2 --episodes 30 --warmup 200 --hidden 8 8 --evaluate-episodes 0"
     code, _, err = shoal(*line.split(), "--out", tmp_path / "run")
     assert code == 0, err
     stored = json.loads((tmp_path / "run" / "config.json").read_text())
