@@ -27,7 +27,7 @@ from tests.cli.helpers import one_sentence
 
 CODE = """
 import torch
-from shoal.algorithms import D4PG, MADDPG, Team
+from shoal.algorithms import D4PG, DQN, MADDPG, Team
 from shoal.replay import Uniform
 
 class Twin(MADDPG):
@@ -44,6 +44,9 @@ class Twin(MADDPG):
 
 class Narrow(D4PG):
     defaults = {"atoms": 11}
+
+class Q(DQN):
+    pass
 
 class Wrong(Team):
     defaults = {"gumbel": "soft"}
@@ -107,6 +110,14 @@ def test_defaults_are_its_own_and_those_of_the_algorithm_that_it_derives_from():
     narrow = LearnConfig(algorithm="my_parts:Narrow")
     assert (narrow.atoms, narrow.v_min, narrow.learning_rate) == (11, -150.0, 1e-4)
     assert [base_algorithm(kind) for kind in (MADDPG, MASAC, D4PG, DQN)] == ["maddpg", "masac", "d4pg", "dqn"]
+
+
+def test_a_stored_configuration_is_complete_without_its_code(monkeypatch):
+    for name in ("Twin", "Narrow", "Q"):
+        stored = json.loads(TrainConfig(algorithm=f"my_parts:{name}", update="torch").to_json())
+        forget(monkeypatch)
+        config = TrainConfig.stored(config_fields(stored))
+        assert json.loads(config.to_json()) == stored and "my_parts" not in sys.modules
 
 
 def test_critics_are_counted_for_the_memory_check():

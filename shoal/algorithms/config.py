@@ -40,8 +40,8 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 """What each algorithm has in place of None; a setting that it does not list does not apply to it."""
 OWN_NAMES = {name for own in OWN_SETTINGS.values() for name in own}
-ALWAYS = PAPER.keys() - {"update_every"}
-"""What no complete configuration has None for."""
+ALWAYS = set.intersection(*map(set, OWN_SETTINGS.values())) - {"update_every"}
+"""Settings that are None in no complete configuration, whatever its algorithm."""
 SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
 
 
