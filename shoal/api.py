@@ -14,7 +14,7 @@ from shoal.runs.folder import CURVE
 from shoal.runs.observer import Observer, Quiet
 from shoal.training.callbacks import Callback, check_callbacks
 from shoal.training.config import TrainConfig
-from shoal.training.prechecks import check_new, check_world
+from shoal.training.prechecks import check_code, check_new
 from shoal.training.result import TrainResult
 from shoal.training.tracking import Tracker, check_tracker
 from shoal.waiting import said_if_long
@@ -55,7 +55,7 @@ def train(
         if resume:
             names = config.asked(asked)
             with lifecycle.reopened(TrainConfig, config.out, names) as (folder, stored):
-                check_world(stored, folder.path, names, trust)
+                check_code(stored, folder.path, names, trust)
                 check_tracker(names.get("track", stored.track))
                 from shoal.training.loop import build
 

@@ -161,14 +161,13 @@ def nearest(word: str, settings: Collection[str]) -> str | None:
     for names in (here, elsewhere):
         if close := difflib.get_close_matches(short, names, n=1, cutoff=NEARLY):
             return names[close[0]]
-    # The only setting that begins with the word (algorithm_options begins with another one that does), or the most
-    # similar one, or the longest that the word begins with.
+    # The shortest setting that begins with the word, if all others that do begin with it; or the most similar one; or
+    # the longest one that the word begins with.
     longer = sorted((name for name in settings if name.startswith(word)), key=len)
     close = difflib.get_close_matches(word, settings, n=1, cutoff=0.75)
     shorter = sorted((name for name in settings if word.startswith(f"{name}_")), key=len, reverse=True)
-    return next(
-        iter([*(longer[:1] if all(name.startswith(longer[0]) for name in longer) else ()), *close, *shorter]), None
-    )
+    unique = longer[:1] if all(name.startswith(longer[0]) for name in longer) else []
+    return next(iter(unique + close + shorter), None)
 
 
 class UnknownName(UserError, TypeError):

@@ -1,6 +1,6 @@
-"""The code of third-party algorithms and samplers: importing `MODULE:CLASS`, and its options; `trust.py` has the names.
+"""Importing third-party algorithms and samplers (`MODULE:CLASS`), and checking their options.
 
-Reading a configuration from a file imports nothing; completing one that the user wrote does, and building its run.
+Reading a configuration from a file imports nothing; completing the user's own one, or building its run, does.
 """
 
 import importlib
@@ -41,10 +41,10 @@ def load_class(setting: str, name: str) -> Any:
 
 
 def check_options(setting: str, kind: Callable[..., Any], given: int, options: Mapping[str, Any]) -> None:
-    """Refuse options that a constructor does not have, which has so many arguments besides them."""
+    """Refuse options that a constructor does not take besides its `given` other arguments."""
     try:
         inspect.signature(kind).bind(*(None,) * given, **options)
     except TypeError as error:
-        raise UserError(f"`{setting}_options` are not those of {kind.__name__}: {message(error)}.") from None
+        raise UserError(f"`{setting}_options` do not fit {kind.__name__}: {message(error)}.") from None
     except ValueError:  # native code without a signature
         pass

@@ -160,23 +160,24 @@ def names_third_party(argv: list[str]) -> bool:
     return "--trust" in words or any(map(is_third_party, names))
 
 
-def check_trusted(what: str, env: str, options: str, trust: bool) -> None:
-    """Refuse to take an environment and its options from an untrusted file."""
-    if not trust and is_local(env):
-        raise UserError(f"The environment '{env}' of {what[:1].lower()}{what[1:]} {LOCAL_ONLY}.")
-    if not trust and (why := untrusted(env, options)):
+def check_trusted(what: str, code: str, options: str, trust: bool, setting: str = "env") -> None:
+    """Refuse to take third-party code and its options from an untrusted file."""
+    if not trust and setting == "env" and is_local(code):
+        raise UserError(f"The environment '{code}' of {what[:1].lower()}{what[1:]} {LOCAL_ONLY}.")
+    if not trust and (why := untrusted(code, options, setting)):
         raise UserError(f"{what} {why}: add `trust=True` if you trust it.")
 
 
-def untrusted(env: str, options: str) -> str:
-    """Why an environment and its options from a file need --trust; empty where they do not."""
-    if is_third_party(env):
-        return f"names the environment '{env}', which is third-party code"
+def untrusted(code: str, options: str, setting: str = "env") -> str:
+    """Why an environment, an algorithm or a sampler and its options from a file need --trust; empty if they do not."""
+    kind = "environment" if setting == "env" else setting
+    if is_third_party(code) if setting == "env" else ":" in code:
+        return f"names the {kind} '{code}', which is third-party code"
     try:
         harmless = not options or not _has_text(json.loads(options))
     except (ValueError, RecursionError):
         harmless = False
-    return "" if harmless else f"passes {options} to the environment's code"
+    return "" if harmless else f"passes {options} to the {kind}'s code"
 
 
 def _has_text(value: Any) -> bool:

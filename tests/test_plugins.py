@@ -21,12 +21,13 @@ from shoal.errors import UserError
 from shoal.replay import Uniform, make_sampler
 from shoal.sweeps.grid import sweep_runs
 from shoal.training.config import read_config
+from shoal.training.prechecks import check_code
 from tests.cli.conftest import tidy  # noqa: F401  signal handlers and the path of modules are put back
 from tests.cli.helpers import one_sentence
 
 CODE = """
 import torch
-from shoal.algorithms import D4PG, MADDPG, Team
+from shoal.algorithms import D4PG, DQN, MADDPG, Team
 from shoal.replay import Uniform
 
 class Twin(MADDPG):
@@ -43,6 +44,9 @@ class Twin(MADDPG):
 
 class Narrow(D4PG):
     defaults = {"atoms": 11}
+
+class Q(DQN):
+    pass
 
 class Wrong(Team):
     defaults = {"gumbel": "soft"}
@@ -108,6 +112,14 @@ def test_defaults_are_its_own_and_those_of_the_algorithm_that_it_derives_from():
     assert [base_algorithm(kind) for kind in (MADDPG, MASAC, D4PG, DQN)] == ["maddpg", "masac", "d4pg", "dqn"]
 
 
+def test_a_stored_configuration_is_complete_without_its_code(monkeypatch):
+    for name in ("Twin", "Narrow", "Q"):
+        stored = json.loads(TrainConfig(algorithm=f"my_parts:{name}", update="torch").to_json())
+        forget(monkeypatch)
+        config = TrainConfig.stored(config_fields(stored))
+        assert json.loads(config.to_json()) == stored and "my_parts" not in sys.modules
+
+
 def test_critics_are_counted_for_the_memory_check():
     spec = make_env("cooperative-navigation").spec
     for name, kind in (("maddpg", MADDPG), ("masac", MASAC), ("d4pg", D4PG), ("dqn", DQN)):
@@ -152,6 +164,10 @@ def test_a_folder_from_elsewhere_is_read_without_its_code_which_runs_only_if_tru
     with pytest.raises(UserError, match="names the sampler 'my_parts:Newest'"):
         train(TrainConfig(**asked), resume=True, asked=["algorithm"])
     assert shoal.load("copy", trust=True).algorithm == shoal.load("run").algorithm == "my_parts:Twin"
+    text = TrainConfig(algorithm="my_parts:Twin", algorithm_options='{"scale": "a"}')
+    with pytest.raises(UserError, match=r"passes {\"scale\": \"a\"} to the algorithm's code"):
+        check_code(text, Path("copy"), asked, trust=False)
+    check_code(text, Path("copy"), {**asked, "algorithm_options": text.algorithm_options}, trust=False)
 
 
 def config_fields(config):
@@ -230,15 +246,15 @@ def shoal_ring():
         ("--algorithm my_part:Twin", "there is no module my_part, neither installed nor in the working directory."),
         ("--algorithm broken_parts:A", "failed: math domain error (broken_parts.py:3 in <module>)."),
         ("--algorithm my_parts:Newest", "but must be a subclass of shoal.algorithms.Team or of an algorithm."),
-        ("--algorithm my_parts:Wrong", "whose defaults have 'gumbel', but may only have: atoms, "),
+        ("--algorithm my_parts:Wrong", "whose `defaults` contain 'gumbel', but may only contain: atoms, "),
         ("--algorithm my_parts:", "but must be MODULE:CLASS."),
-        ("--algorithm my_parts:Twin --algorithm-options {\"a\":1}", "not those of Twin: got an unexpected keyword arg"),
+        ("--algorithm my_parts:Twin --algorithm-options {\"a\":1}", "do not fit Twin: got an unexpected keyword arg"),
         ("--algorithm my_parts:Twin --algorithm-options {", "--algorithm-options is not JSON"),
         ("--algorithm-options {\"a\":1}", "is for your own algorithm (MODULE:CLASS), but --algorithm is maddpg."),
         ("--algorithm my_parts:Twin --atoms 3", "--atoms is a setting of d4pg, but --algorithm is my_parts:Twin."),
         ("--algorithm my_parts:Narrow --v-min 200", "--v-min is 200.0, but must be below"),
         ("--algorithm my_parts:Twin --update native", "there is no native update for my_parts:Twin"),
-        ("--sampler my_parts:Newest --sampler-options {\"a\":1}", "not those of Newest: got an unexpected keyword"),
+        ("--sampler my_parts:Newest --sampler-options {\"a\":1}", "do not fit Newest: got an unexpected keyword"),
         ("--sampler my_parts:NoSampler", "must be a class with `needs`, a whole number, and `draw`."),
         ("--sampler my_parts:Newest --implementation reference", "the reference does not have it."),
         ("--env shoal:my_parts:Newest", "got an unexpected keyword argument 'copies'"),

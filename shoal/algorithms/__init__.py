@@ -39,7 +39,7 @@ def make_team(spec: "EnvSpec", config: "LearnConfig", seed: int, device: "torch.
 
 
 def algorithm_class(name: str) -> "type[Team]":
-    """The class of an algorithm; that of `MODULE:CLASS` is imported."""
+    """The class of a built-in algorithm, or of `MODULE:CLASS`, which is imported."""
     from shoal.algorithms.team import Team
     from shoal.plugins import load_class
 
@@ -52,5 +52,5 @@ def algorithm_class(name: str) -> "type[Team]":
 
 
 def base_algorithm(kind: "type[Team]") -> str:
-    """The name of Shoal's algorithm that a class is or derives from; empty: of none."""
+    """The built-in algorithm that a class is or derives from; empty if there is none."""
     return next((base.__name__.lower() for base in kind.__mro__ if HOMES.get(base.__name__) == base.__module__), "")

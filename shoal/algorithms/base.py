@@ -35,7 +35,7 @@ class BaseTeam:
         self.spec, self.config = spec, config
         self.targets = {}
         self.samples = 0  # that the run has collected so far; see `progress`
-        self.learning_rate_factor = 1.0  # what its schedule leaves of it; see `progress`
+        self.learning_rate_factor = 1.0  # of its schedule; see `progress`
         self.normalisation = Normalisation(
             spec, config.normalize_observations, config.normalize_rewards, config.discount
         )
@@ -139,11 +139,11 @@ def own_columns(columns: NDArray) -> NDArray:
 
 
 def check_choices(spec: EnvSpec, algorithm: str) -> None:
-    """Refuse boxes, and several choices at a time, to DQN."""
+    """Refuse boxes, and several choices per agent, to DQN."""
     if algorithm == "dqn" and (not spec.discrete or spec.choices):
-        actions = "several choices at a time" if spec.discrete else "choices and boxes" if spec.mixed else "boxes"
+        actions = "several choices per agent" if spec.discrete else "choices and boxes" if spec.mixed else "boxes"
         raise UserError(
-            f"`algorithm=dqn` picks one of several choices, but the actions of {spec.name} are {actions}; "
+            f"`algorithm=dqn` supports one choice per agent, but the actions of {spec.name} are {actions}; "
             "choose d4pg, maddpg or masac."
         )
 

@@ -41,8 +41,8 @@ OWN_SETTINGS: dict[str, dict[str, Any]] = {
 }
 """What each algorithm has in place of None; a setting that it does not list does not apply to it."""
 OWN_NAMES = {name for own in OWN_SETTINGS.values() for name in own}
-ALWAYS = PAPER.keys() - {"update_every"}
-"""What no complete configuration has None for."""
+ALWAYS = set.intersection(*map(set, OWN_SETTINGS.values())) - {"update_every"}
+"""Settings that are None in no complete configuration, whatever its algorithm."""
 SAMPLERS = ("uniform", "neighbor", "neighbor-v1", "neighbor-v2")
 
 
@@ -65,11 +65,11 @@ class AlgorithmConfig:
     MADDPG is DDPG and MASAC is SAC. DQN is for discrete actions only. Settings that default to None have the
     algorithm's own value, or do not apply to it."""
     algorithm_options: str = ""
-    """MODULE:CLASS as the algorithm: further arguments of its constructor as a JSON object."""
+    """With MODULE:CLASS as the algorithm: additional constructor arguments as a JSON object."""
     learning_rate: Own[float] = OWN
     """Learning rate of Adam; also --lr."""
     learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Learning rate over the episodes of the run: constant, or decreasing to 0, linearly or as half a cosine."""
+    """Learning-rate schedule over the run's episodes: constant, or annealed to 0 linearly or with a half cosine."""
     discount: Own[float] = OWN
     """Discount factor; also --gamma."""
     tau: Own[float] = OWN
@@ -148,7 +148,7 @@ class ReplayConfig:
     """How mini-batches are sampled: uniform, neighbor (temporal neighbours of sampled transitions; neighbor-v1,
     neighbor-v2: the papers' two versions, reference implementation only), or MODULE:CLASS for your own."""
     sampler_options: str = ""
-    """MODULE:CLASS as the sampler: arguments of its constructor as a JSON object."""
+    """With MODULE:CLASS as the sampler: constructor arguments as a JSON object."""
     neighbors: int = 3
     """Neighbour sampling: transitions on either side of the sampled one."""
     include_center: bool = False
@@ -158,8 +158,8 @@ class ReplayConfig:
     storage: Literal["float32", "float16", "bfloat16"] = "float32"
     """Data type of observations in the replay ring; 16 bits halve its size."""
     normalize_observations: bool = False
-    """Normalise observations by the running mean and variance of each entry, clipped at ±10; agents of one kind have
-    the same."""
+    """Normalise each entry of the observations by its running mean and variance, clipped at ±10; agents of one kind
+    share statistics."""
     normalize_rewards: bool = False
     """Divide rewards by the running standard deviation of the discounted return, clipped at ±10."""
     warmup: Own[int] = OWN
@@ -173,7 +173,7 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
     """Settings of the algorithm, the networks, the mini-batches and the replay ring."""
 
     def __post_init__(self) -> None:
-        """Put the algorithm's own settings in place of None; classes become their names."""
+        """Put the algorithm's own settings in place of None, and names in place of classes."""
         object.__setattr__(self, "algorithm", class_name("algorithm", self.algorithm, OWN_SETTINGS))
         object.__setattr__(self, "sampler", class_name("sampler", self.sampler, SAMPLERS))
         given = {name for name, value in vars(self).items() if value is not None}
@@ -203,11 +203,10 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
         return self.hidden if self.critic_hidden is None else self.critic_hidden
 
     def learning_rate_factor(self, done: float) -> float:
-        """What its schedule multiplies the learning rate by when this share of the run is done."""
+        """The schedule's factor of the learning rate when this share of the run is done."""
         left = max(0.0, 1.0 - done)
-        return {"constant": 1.0, "linear": left, "cosine": math.sin(left * math.pi / 2) ** 2}[
-            self.learning_rate_schedule
-        ]
+        factors = {"constant": 1.0, "linear": left, "cosine": math.sin(left * math.pi / 2) ** 2}
+        return factors[self.learning_rate_schedule]
 
     def check(self) -> None:
         """Raise a `UserError` for the first invalid setting."""
@@ -230,7 +229,7 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
                 check_range(name, value, *ends)
 
     def check_as(self, algorithm: str, own: Mapping[str, Any]) -> None:
-        """Refuse settings that are invalid for one of Shoal's algorithms, or not among these own ones."""
+        """Refuse settings that are invalid for this built-in algorithm, or that are not among its `own` ones."""
         for name in sorted(OWN_NAMES - own.keys()):
             if getattr(self, name) is not None:
                 owner = next(key for key, settings in OWN_SETTINGS.items() if name in settings)
@@ -269,7 +268,7 @@ class LearnConfig(ReplayConfig, NetworkConfig, AlgorithmConfig):
 
 
 def own_settings(algorithm: str) -> Mapping[str, Any]:
-    """What an algorithm has in place of None; an unknown name, which is refused later, the papers' settings."""
+    """What an algorithm has in place of None; the papers' settings for an unknown name, which is refused later."""
     if ":" not in algorithm:
         return OWN_SETTINGS.get(algorithm, PAPER)
     from shoal.algorithms import algorithm_class, base_algorithm
@@ -278,7 +277,7 @@ def own_settings(algorithm: str) -> Mapping[str, Any]:
     for name in kind.defaults:
         if name not in OWN_NAMES:
             raise UserError(
-                f"`algorithm` is {algorithm}, whose defaults have '{name}', but may only have: "
+                f"`algorithm` is {algorithm}, whose `defaults` contain '{name}', but may only contain: "
                 f"{', '.join(sorted(OWN_NAMES))}."
             )
     return {**OWN_SETTINGS.get(base_algorithm(kind), PAPER), **kind.defaults}

@@ -32,7 +32,7 @@ class Team(BaseTeam):
     heads: ClassVar[int] = 1
     """Critics per agent."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """An algorithm that is named as MODULE:CLASS: its own values of settings that default to None."""
+    """For MODULE:CLASS: its own values of settings that default to None."""
     actors: Actors
     critics: JointCritics | PooledCritics
 

@@ -1,6 +1,6 @@
 """`shoal bench env`: Shoal's worlds compared with mpe2's and, where it is installed, JaxMARL's, in steps per second.
 
-Worlds with entities by distance are compared with the same worlds by index, with as many copies as a training has.
+Entities by distance are compared with entities by index, with as many copies as a training has.
 One step is one step of all agents of one copy. Both sides play random choices drawn in advance, for
 whole episodes with their resets, and take turns.
 """
@@ -32,9 +32,8 @@ def run(agents: int, seconds: float = 2.0) -> list[Record]:
     """One record per world and peer; each takes about `seconds`, or three episodes of mpe2."""
     rows: list[Record] = []
     for world in ("cooperative-navigation", "predator-prey"):
-        many, by_index, by_distance = (
-            _our_world(world, agents, *how) for how in ((), ("index", COPIES), ("distance", COPIES))
-        )
+        many = _our_world(world, agents)
+        by_index, by_distance = (_our_world(world, agents, entities, COPIES) for entities in ("index", "distance"))
         pairs = [
             ("mpe2", many, Episodes(_their_episode(world, agents), 1, 1), GOALS.get(("mpe2", agents))),
             ("JaxMARL", many, jaxmarl_episodes(world, agents, EPISODE, numba.get_num_threads()), JAXMARL_GOAL),

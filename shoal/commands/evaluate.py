@@ -14,7 +14,7 @@ from shoal.system.streams import print_json, say
 def evaluate(argv: list[str]) -> int:
     """Returns of a policy, of a random team and of hand-written controllers, with 95 % confidence intervals.
 
-    Also landmarks covered and prey caught; and what is plainly wrong with a run, as far as its log tells.
+    Also landmarks covered and prey caught, and a sentence if the run's log shows a problem.
 
     shoal evaluate runs/hunt
     shoal evaluate runs/hunt --episodes 1000 --json

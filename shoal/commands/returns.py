@@ -27,9 +27,9 @@ def print_returns(
     trained: bool = True,
     controllers: "ByPlayer | None" = None,
 ) -> None:
-    """Trained against random and the world's controllers, with intervals, and a sentence on how the team compares.
+    """Trained against random and the world's controllers, with intervals, and a sentence that compares them.
 
-    `trained_name`: what to call the trained team. `controllers`: how far the team is from random to each.
+    `trained_name`: what to call the trained team. `controllers`: for each, the share of the way from random to it.
 
     `fields` are the returns by agent and by group and the world's metrics, by player; a table of them follows where
     there are several groups, or agents with different returns.
@@ -74,16 +74,16 @@ def print_returns(
 
 
 def run_symptom(run: Path) -> str | None:
-    """What is plainly wrong with a run's training; None also without a log."""
+    """The problem that a run's log shows; None if there is none, or no log."""
     from shoal.report.symptoms import symptom
 
     return symptom(run / METRICS) if (run / METRICS).is_file() else None
 
 
 def print_symptom(sentence: str | None) -> None:
-    """Say it, with where to read on."""
+    """Print it, and where to read more."""
     if sentence:
-        put(f"{sentence} docs/advice.md says more under “What is plainly wrong”.")
+        put(f"{sentence} See “Problems that the log shows” in docs/advice.md.")
 
 
 def spoken(controller: str) -> str:

@@ -140,7 +140,7 @@ def _adapter(name: str, agents: int | None, copies: int, options: Any, workers: 
         if workers > 1:
             raise UserError(f"`workers` is {workers}, but {name} steps all copies at once; leave it out.")
         if common.pop("masks"):
-            raise UserError(f"`masks` is not a setting of {name}, which says itself what its observations are.")
+            raise UserError(f"`masks` does not apply to {name}, whose spec says whether observations begin with masks.")
         return make_vector(name, copies, {"agents": agents, **common}, options)
     check_range("workers", workers, 1, copies)
     if workers > 1:

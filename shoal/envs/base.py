@@ -61,12 +61,12 @@ class AgentSizes:
 
     @property
     def mixed(self) -> bool:
-        """Whether some actions are choices and others boxes."""
+        """Whether some agents have choices and others boxes."""
         return not self.discrete and any(self.choices)
 
     @cached_property
     def each_choice(self) -> tuple[tuple[int, slice], ...]:
-        """The agent of every choice, and its entries in the agent's action vector."""
+        """Every choice: its agent, and its entries in the agent's action vector."""
         sizes = self.choices or tuple((size,) * self.discrete for size in self.action_sizes)
         ends = [list(accumulate(own)) for own in sizes]
         return tuple(
@@ -75,14 +75,14 @@ class AgentSizes:
 
     @cached_property
     def chosen(self) -> Bools:
-        """(N, A): True where the action entry is of a choice."""
+        """(N, A): True for action entries that belong to a choice."""
         chosen = np.zeros_like(self.action_mask)
         for i, block in self.each_choice:
             chosen[i, block] = True
         return chosen
 
     def legal(self, observation: NDArray[np.floating]) -> Bools:
-        """(E, N, A) for observations (E, N, O): True where an entry is of a choice that the mask does not forbid."""
+        """(E, N, A) for observations (E, N, O): True for entries of choices that are not masked."""
         if not self.masked:
             return np.broadcast_to(self.chosen, (len(observation), *self.chosen.shape))
         return np.asarray((observation[..., : self.action_size] > 0) & self.chosen)
@@ -103,7 +103,7 @@ class EnvSpec(AgentSizes):
     soft_actions: bool = False
     """A discrete world that also takes soft vectors (particle worlds: they are forces)."""
     action_low: NDArray[np.float32] | None = None
-    """(N, A) lower ends of the box, 0 in the padding, -1 and 1 the ends of choices; None where `discrete`."""
+    """(N, A) lower bounds of the boxes, -1 for choices (upper: 1), 0 in the padding; None where `discrete`."""
     action_high: NDArray[np.float32] | None = None
     team: int = 0
     """Number of leading agents that the reported return is of (predators); 0: all. The rest is the other side."""
@@ -122,11 +122,11 @@ class EnvSpec(AgentSizes):
     metrics: tuple[str, ...] = ()
     """Names of what the world reports of each episode beside the rewards, such as landmarks_covered."""
     choices: tuple[tuple[int, ...], ...] = ()
-    """Sizes of each agent's choices, which lie side by side in its action vector before its box, if it has one; empty:
-    one choice of all entries where `discrete`, else none."""
+    """Sizes of each agent's choices, side by side in its action vector; empty: one choice of all entries per agent
+    where `discrete`, else boxes only."""
     masked: bool = False
-    """Each observation begins with the agent's action mask: as many numbers as its action vector has, 0 where an entry
-    is a choice that is not legal."""
+    """Each observation begins with the agent's action mask, one number per entry of its action vector: 0 for choices
+    that are not legal."""
 
     @cached_property
     def _box(self) -> tuple[NDArray, NDArray] | None:
@@ -278,7 +278,7 @@ def stagger_offsets(copies: int, episode_length: int | None) -> NDArray[np.int64
 def random_actions(
     spec: EnvSpec, copies: int, rng: np.random.Generator, observation: NDArray[np.floating] | None = None
 ) -> Array:
-    """(E, N, A) uniformly random actions: one-hot choices that are legal on this observation, or points of the box."""
+    """(E, N, A) uniformly random actions: one-hot choices, legal ones given an observation, or points of the box."""
     shape = (copies, spec.agents, spec.action_size)
     legal = np.broadcast_to(spec.chosen, shape) if observation is None else spec.legal(observation)
     if spec.discrete and not spec.choices:
@@ -292,7 +292,7 @@ def random_actions(
 
 
 def _any_of(legal: Bools, rng: np.random.Generator) -> Array:
-    """One-hot vectors (..., A) of legal choices, each as likely as the others."""
+    """One-hot vectors (..., A) of uniformly random legal choices."""
     number = (rng.random(legal.shape[:-1]) * legal.sum(-1)).astype(int)  # among the legal ones
     return np.asarray(legal & (legal.cumsum(-1) == number[..., None] + 1), np.float32)
 

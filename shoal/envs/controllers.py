@@ -1,6 +1,6 @@
 """Hand-written controllers of the particle worlds, to compare trained teams with.
 
-They know the whole state of the world, and push no harder than a policy can: forces along both axes add up to one.
+They know the whole state of the world, but have the actions of a policy: forces along both axes add up to one.
 Shape letters: E copies, N agents, L landmarks.
 """
 
@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 Controller = Callable[[ParticleWorld], Array]
 """Actions (E, N, 5) of all agents for the present state of a world."""
 
-MOST_AGENTS = 48  # in larger teams assignments take long
-APPROACH = 6.0  # speed per distance from the landmark; 1 / TIME_STEP would be there in one step, if it could brake
+MOST_AGENTS = 48  # assignment is slow for larger teams
+APPROACH = 6.0  # speed per distance from the landmark; with 1 / TIME_STEP agents overshoot
 AHEAD = 0.3  # seconds that anticipating chasers look ahead, about the best of 0.2 to 0.8
 
 
 def controllers(world: ParticleWorld) -> dict[str, Controller]:
-    """Those of a world, by name; none of large teams, nor where the prey learn: theirs would be another opponent."""
+    """Those of a world, by name; none for large teams, or for learning prey, which would need a controller, too."""
     if world.spec.agents > MOST_AGENTS or (world.layout.pursuit and world.layout.prey_rule == LEARNED):
         return {}
     if not world.layout.pursuit:
@@ -40,15 +40,15 @@ def greedy(world: ParticleWorld) -> Array:
     square = np.square(place[:, :, None] - landmarks[:, None]).sum(-1)  # (E, N, L)
     goal = assignment(square)[..., None]  # (E, N, 1)
     way = np.where(goal < 0, 0.0, np.take_along_axis(landmarks, goal, 1) - place)
-    if not world.layout.openai:  # the old velocity is still to be played
+    if not world.layout.openai:  # which moves by the old velocity first
         way -= step * speed
     return pushes(world, (APPROACH * way - (1 - DAMPING) * speed) / (step * world.layout.acceleration[:agents, None]))
 
 
 def assignment(cost: Floats) -> NDArray[np.int64]:
-    """(E, N): a landmark for each agent, so that the costs (E, N, L) add up to little; -1: none is left.
+    """(E, N): a landmark for each agent, with a small sum of the costs (E, N, L); -1: none is left.
 
-    The cheapest pair first, and so on; then two agents swap as long as that is cheaper.
+    Greedy: the cheapest pair first; then two agents swap as long as that lowers the sum.
     """
     copies, agents, landmarks = cost.shape
     every, left, goal = np.arange(copies), cost.copy(), np.full((copies, agents), -1)
@@ -80,7 +80,7 @@ def chase(world: ParticleWorld, ahead: float = 0.0) -> Array:
 
 
 def pushes(world: ParticleWorld, push: Floats) -> Array:
-    """(E, N, 5): the actions that push so hard (E, N, 2), as a share of the agents' strength, or less where it must."""
+    """(E, N, 5): the actions for forces (E, N, 2), as shares of the agents' strength; stronger ones are scaled down."""
     push = push / np.maximum(1.0, np.abs(push).sum(-1, keepdims=True))
     positive, negative = np.maximum(push, 0), np.maximum(-push, 0)
     actions = np.empty((*push.shape[:2], ACTIONS), np.float32)

@@ -1,6 +1,6 @@
 """Entities in order of their distance from each agent, for one copy of a particle world at a time.
 
-Eight agents are served at once, each in a lane of a vector. A code is the squared distance in float32, its last bits
+Eight agents are sorted for at once, one per lane of a vector. A code is the squared distance in float32, its last bits
 replaced by the entity's number: sorting moves one number per entity, and equal distances stay in the entities' order.
 Where codes are too coarse to tell two distances apart, the exact ones decide.
 """
@@ -24,28 +24,28 @@ ITSELF = 0x7FFFFFFF  # code of the agent itself, after all others
 DOUBLE = ir.DoubleType()
 DOUBLES, SINGLES, WORDS = (ir.VectorType(kind, LANES) for kind in (DOUBLE, ir.FloatType(), I32))
 
-# Part of its caller, and without counting references to arrays, which takes longer than a small world's whole step.
+# Inlined, and without reference counting of arrays, which takes longer than a whole step of a small world.
 inlined = njit(cache=True, forceinline=True, _nrt=False)
 
 
 class Sorting(NamedTuple):
-    """Whom each agent sees in which order, and memory for finding it."""
+    """The order in which each agent sees entities, and scratch memory for sorting them."""
 
     order: NDArray[np.uint32]  # (N, K - 1) landmarks, predators, prey
     codes: NDArray[np.int32]  # (K, LANES)
-    places: Floats  # (2, LANES) x and y of the agents that are served
+    places: Floats  # (2, LANES) x and y of these agents
 
 
 @njit(cache=True)
 def sorting(seen: NDArray[np.uint32], by_distance: bool) -> Sorting:
-    """For agents that see these entities (N, K - 1), in this order if not by distance."""
+    """For agents that see these entities (N, K - 1): in this order, or by distance."""
     codes = np.empty((seen.shape[1] + 1, LANES), np.int32)
     return Sorting(seen.copy() if by_distance else seen, codes, np.empty((2, LANES)))
 
 
 @intrinsic
 def write_places(_typing, position, first, last, places):  # type: ignore[no-untyped-def]
-    """Write x, then y, of a block of agents: `first` and those after it, `last` again where there are no more."""
+    """Write x, then y, of the LANES agents from `first` on; beyond the `last` one it is repeated."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         position, first, last, places = arguments
@@ -104,7 +104,7 @@ def exchange(_typing, low, high):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def alike(_typing, row, high):  # type: ignore[no-untyped-def]
-    """Whether any code in this row differs from the next row's in none of the bits `high`."""
+    """Whether any code in this row has the same bits `high` as the one in the next row."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         row, high = arguments

@@ -326,7 +326,7 @@ class ParallelCopies(AdaptedCopies):
         self._observation[e, i, begin : begin + vector.size] = vector
 
     def _legal(self, e: int, i: int, given: Mapping) -> Array:
-        """The action mask of agent i of copy e, (A,); without one everything is legal."""
+        """The action mask of agent i of copy e, (A,); all ones if it is not given."""
         legal, space = np.ones(self.spec.action_sizes[i], np.float32), self._action_spaces[i]
         if MASK not in given or not is_choice(space):
             return legal

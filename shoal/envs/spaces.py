@@ -3,7 +3,7 @@
 Observations are flattened as `gymnasium.spaces.utils.flatten` does it: a Box and MultiBinary row by row, Discrete(n)
 one-hot, MultiDiscrete as one one-hot vector per entry, the parts of Dict and Tuple one after the other.
 Actions: Discrete(n) by the largest of n numbers; MultiDiscrete and MultiBinary by the largest of one number per
-combination, or where these are many of each entry's numbers; Box of shape (k,) in its own units.
+combination, or for many combinations by the largest number of each entry; Box of shape (k,) in its own units.
 """
 
 import math
@@ -154,7 +154,7 @@ def _choices(space: Space[Any]) -> tuple[int, ...]:
 
 
 def _blocks(space: Space[Any]) -> tuple[int, ...]:
-    """The sizes of the choices that an action is here: one of all combinations, or one per entry if they are many."""
+    """Sizes of an action's choices: one choice of all combinations, or one per entry if there are too many."""
     sizes = _choices(space)
     combinations = math.prod(sizes)
     return sizes if combinations > MOST_COMBINATIONS else (combinations,)
@@ -166,15 +166,15 @@ def has_mask(observation_space: Space[Any], action_space: Space[Any]) -> bool:
 
 
 def without_mask(space: Space[Any]) -> Dict:
-    """The other parts of an observation with a mask."""
+    """The observation space without its mask."""
     assert isinstance(space, Dict)
     return Dict(OrderedDict((key, part) for key, part in space.spaces.items() if key != MASK))
 
 
 def legal_choices(space: Space[Any], mask: Any) -> Array | None:
-    """A mask as numbers 0 and 1 for an action vector: None where it is not one number per choice.
+    """A mask as zeros and ones for an action vector; None if it is not one number per choice.
 
-    That of several choices is theirs one after the other, or Gymnasium's tuple of one mask per choice.
+    For several choices: their masks one after the other, or a tuple of masks as in Gymnasium.
     """
     sizes, blocks = _choices(space), _blocks(space)
     try:

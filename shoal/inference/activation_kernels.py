@@ -113,7 +113,7 @@ def activate(y, activation, tanh):  # type: ignore[no-untyped-def]
 def choose(outputs, noise, seen, masked):  # type: ignore[no-untyped-def]
     """The largest of an agent's outputs (A,), after uniform noise (A,) that makes it a sample if there is any.
 
-    Of the legal ones, if the observation (O,) begins with a mask.
+    Only legal choices count, if the observation (O,) begins with a mask.
     """
     best, choice = np.float32(-np.inf), 0
     for a in range(outputs.size):

@@ -26,6 +26,7 @@ from shoal.errors import check_choice, check_range
 from shoal.inference.grid import Grid, value_range
 from shoal.inference.layers import (
     Array,
+    ImageShape,
     Layer,
     Linear,
     Quantized,
@@ -83,13 +84,7 @@ def corrected(policy: Policy, states: Array, bits: int, correction: Correction =
 
 
 def corrected_layer(
-    layer: Layer,
-    x: Array,
-    narrow: Array,
-    bits: int,
-    correction: Correction,
-    image: tuple[int, int, int] | None,
-    of: Sequence[int] = (),
+    layer: Layer, x: Array, narrow: Array, bits: int, correction: Correction, image: ImageShape, of: Sequence[int]
 ) -> tuple[Array, Layer]:
     """The weights that are played, and the layer corrected for its input in full precision and in low precision."""
     codes, grid = layer_codes(layer, bits)
@@ -104,12 +99,7 @@ def corrected_layer(
 
 
 def moved_bias(
-    layer: Layer,
-    weight: Array,
-    x: Array,
-    narrow: Array,
-    image: tuple[int, int, int] | None = None,
-    of: Sequence[int] = (),
+    layer: Layer, weight: Array, x: Array, narrow: Array, image: ImageShape = None, of: Sequence[int] = ()
 ) -> Array:
     """The bias with which `weight` on `narrow` inputs gives the mean pre-activations of the layer on x, (N, B, …)."""
     before = _mean_row(layer, x, image, of) @ as_matrix(layer.weight)
@@ -118,13 +108,7 @@ def moved_bias(
 
 
 def output_rounded(
-    layer: Layer,
-    grid: Grid,
-    x: Array,
-    narrow: Array,
-    centred: bool,
-    image: tuple[int, int, int] | None = None,
-    of: Sequence[int] = (),
+    layer: Layer, grid: Grid, x: Array, narrow: Array, centred: bool, image: ImageShape = None, of: Sequence[int] = ()
 ) -> Array:
     """The layer's weights, each network's rounded by output error to a grid, for inputs (N, B, …)."""
     rows, narrow_rows = (_by_network(layer_rows(layer, seen, image), of) for seen in (x, narrow))
@@ -183,7 +167,7 @@ def _by_network(rows: NDArray[Any], of: Sequence[int]) -> list[NDArray[Any]]:
     return [rows[own].reshape(-1, rows.shape[-1]) for own in members(of)] if of else list(rows)
 
 
-def _mean_row(layer: Layer, x: Array, image: tuple[int, int, int] | None, of: Sequence[int]) -> Array:
+def _mean_row(layer: Layer, x: Array, image: ImageShape, of: Sequence[int]) -> Array:
     """(C, 1, I): the mean over states and, of a convolution, places; products are linear, so the mean goes first."""
     rows = layer_rows(layer, x.mean(1, np.float64, keepdims=True), image)
     return np.stack([np.asarray(own.mean(0, keepdims=True), np.float32) for own in _by_network(rows, of)])

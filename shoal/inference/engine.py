@@ -160,7 +160,7 @@ def make_engine(
     check_range("batch", batch, 1, 2**20)
     policy.check()
     if policy.choices:
-        raise UserError("Engines play one choice or a box per agent, but the policy has several choices, or both.")
+        raise UserError("Engines support one choice or one box per agent, but the policy has several choices, or both.")
     wanted = [kind for kind in KINDS if name in ("auto", kind[0]) and precision in ("auto", kind[1])]
     if not wanted:
         raise UserError(f"The engine '{name}' does not support the precision '{precision}'; the onnx engine does.")

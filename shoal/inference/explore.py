@@ -49,7 +49,7 @@ class Explorer:
         if noise is None:
             noise = self.draw(len(observation))
         check_noise(self.policy, noise, len(observation), self._noise_size)
-        outputs = self.policy.obeying(self.engine.act(observation), observation)
+        outputs = self.policy.apply_masks(self.engine.act(observation), observation)
         return explored(self.policy, outputs, noise, self.deviation)
 
     def draw(self, copies: int) -> Array:

@@ -46,7 +46,7 @@ def apart(policy: Policy, form: Form) -> bool:
 
 
 def single_rows(policy: Policy, form: Form) -> bool:
-    """Whether every product has one row."""
+    """Whether every matrix product has one row."""
     return form.alone and apart(policy, form) and not policy.network_of
 
 

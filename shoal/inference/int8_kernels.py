@@ -203,7 +203,7 @@ def activate_row(y, activation):  # type: ignore[no-untyped-def]
 
 @njit(error_model="numpy")
 def _observe(observation, own, first, last, header, packed, x):  # type: ignore[no-untyped-def]
-    """Write raw observations (B, N, O), from a first to a last row of these agents, as the first layer takes them."""
+    """Write rows `first` to `last` of these agents' raw observations (B, N, O) as inputs of the first layer."""
     agents, size = header[AGENTS], header[SEEN]
     frame = packed[header[FRAME] :]
     frame = frame[: 4 * (2 * agents * (size + header[ACTION]) + 2)].view(np.float32)

@@ -17,6 +17,7 @@ from shoal.errors import UserError, check_range, counted
 from shoal.inference.grid import Grid, GridKind, encode
 
 Array = NDArray[np.float32]
+ImageShape = tuple[int, int, int] | None
 Activation = Literal[
     "relu", "tanh", "elu", "leaky-relu", "sigmoid", "none", "mish", "silu", "gelu", "gelu-tanh", "clip-2"
 ]
@@ -118,9 +119,7 @@ def _gate(x: NDArray[np.float64], activation: Activation) -> NDArray[np.float64]
 _erfc = np.frompyfunc(math.erfc, 1, 1)  # numpy has none
 
 
-def run_layer(
-    layer: Layer, x: NDArray[Any], dtype: Any, quantized: bool, image: tuple[int, int, int] | None
-) -> NDArray[Any]:
+def run_layer(layer: Layer, x: NDArray[Any], dtype: Any, quantized: bool, image: ImageShape) -> NDArray[Any]:
     """One layer in plain numpy: (N, B, I) to (N, B, U); images are (N, B, C, height, width)."""
     weight, bias = layer.weight.astype(dtype), layer.bias.astype(dtype)
     if isinstance(layer, Conv2d) and x.ndim == 3:
@@ -151,7 +150,7 @@ def windows(
     return np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3))[:, :, ::sh, ::sw]
 
 
-def layer_rows(layer: Layer, x: NDArray[Any], image: tuple[int, int, int] | None) -> NDArray[Any]:
+def layer_rows(layer: Layer, x: NDArray[Any], image: ImageShape) -> NDArray[Any]:
     """(N, R, I): the rows that a layer's weights are multiplied with, for its input (N, B, …); one place, one row."""
     if isinstance(layer, Linear):
         return x.reshape(*x.shape[:2], -1)
@@ -180,7 +179,7 @@ def layer_codes(layer: Layer, bits: int) -> tuple[NDArray[np.int8], Grid]:
 
 
 def layer_of_agents(layer: Layer, network_of: Sequence[int]) -> Layer:
-    """The layer with a network of its own for every agent, given the number of each one's; none: they have that."""
+    """The layer with one network per agent, given the index of each agent's network; empty: it is so already."""
     if isinstance(layer, Conv2d) or not network_of:
         return layer
     networks, quantized = list(network_of), layer.quantized

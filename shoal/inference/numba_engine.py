@@ -115,8 +115,8 @@ class NumbaEngine(CompiledEngine):
 
 
 def _whole(policy: Policy, frame: int, stride: int) -> NDArray[np.int64]:
-    """Sizes and flags in the order AGENTS to STRIDE; inputs, outputs and activation per layer; number of choices and of
-    the network per agent."""
+    """Sizes and flags from AGENTS to STRIDE; inputs, outputs and activation per layer; number of choices per agent;
+    index of the network per agent."""
     layers = [layer for layer in policy.layers if isinstance(layer, Linear)]
     shapes = [number for layer in layers for number in (*layer.weight.shape[1:], ACTIVATIONS.index(layer.activation))]
     head = [policy.agents, policy.observation_size, policy.action_size, len(layers), policy.one_hot]

@@ -24,6 +24,7 @@ from shoal.inference.grid import Grid
 from shoal.inference.layers import (
     Array,
     Conv2d,
+    ImageShape,
     Layer,
     Linear,
     check_layer,
@@ -105,7 +106,7 @@ class Policy(AgentSizes):
     action_sizes: tuple[int, ...]
     agent_names: tuple[str, ...]
     normaliser: Normaliser | None = None
-    image: tuple[int, int, int] | None = None
+    image: ImageShape = None
     """(C, height, width) if the observation is an image, flattened in this order."""
     scale_image: bool = False
     """Divide observations by 255 first."""
@@ -115,9 +116,9 @@ class Policy(AgentSizes):
     exploration: Exploration | None = None
     """How it explores in training; None: unknown."""
     network_of: tuple[int, ...] = ()
-    """The number of each agent's network in the layers, where agents share networks; empty: each has its own."""
+    """Index of each agent's network in the layers, where agents share networks; empty: each agent has its own."""
     choices: tuple[tuple[int, ...], ...] = ()
-    """Sizes of each agent's choices, where some agent has several or a box besides: see `EnvSpec`."""
+    """Sizes of each agent's choices, where an agent has several or only some agents have boxes: see `EnvSpec`."""
     masked: bool = False
     """Observations begin with action masks: see `EnvSpec`."""
 
@@ -223,15 +224,15 @@ class Policy(AgentSizes):
     ) -> NDArray[Any]:
         """(B, N, U): the last layer's outputs, in plain numpy; with `quantized`, frozen layers round to their grids.
 
-        Those of choices that masks forbid are as low as padding.
+        Masked choices get the value of padding.
         """
         x = self.network_input(observation, dtype)
         for layer in self.unshared().layers:
             x = run_layer(layer, x, dtype, quantized, self.image)
-        return self.obeying(x.transpose(1, 0, 2), observation)
+        return self.apply_masks(x.transpose(1, 0, 2), observation)
 
-    def obeying(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
-        """Outputs (B, N, U) in which those of choices that the masks forbid are as low as padding."""
+    def apply_masks(self, outputs: NDArray[Any], observation: NDArray[np.floating[Any]]) -> NDArray[Any]:
+        """Outputs (B, N, U) in which masked choices have the value of padding."""
         if not self.masked:
             return outputs
         forbidden = self.chosen & ~self.legal(observation)

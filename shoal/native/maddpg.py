@@ -383,7 +383,7 @@ class MADDPG:
         return outputs
 
     def forbid(self, head: Rows, observation: Rows, i: int, value: float) -> None:
-        """Logits of choices that the mask at the beginning of the observation forbids are this value."""
+        """Set the logits of masked choices to this value; the mask is the beginning of the observation."""
         if self.spec.masked:
             self.program.forbid(head, observation, self.spec.action_sizes[i], value)
 

@@ -27,8 +27,7 @@ def forbid(like, rows, numbers: Changes, ld_numbers, mask: Reads, ld_mask, size:
 def gumbel_softmax(  # type: ignore[no-untyped-def]
     like, row, rows, action: Writes, soft: Writes, logits: Reads, ld_logits, size: Count, key: Stream, hard: Count
 ):
-    """soft = softmax(logits + Gumbel noise), 0 of forbidden choices; action the same, or one-hot where it is largest if
-    `hard`."""
+    """soft = softmax(logits + Gumbel noise), 0 for masked choices; action = soft, or if `hard` its one-hot argmax."""
     numbers, one = rows * ld_logits, number(like, 1.0)
     x, y, out = view(like, logits, numbers), view(like, soft, numbers), view(like, action, numbers)
     for r in range(rows):

@@ -88,7 +88,7 @@ class Actors(StackedMLP):
         self.kind = kind
         self.weight_count = spec.agents * sum(parameter[0].numel() for parameter in self.parameters())
         self.hard = hard
-        self.padded, self.obeys_masks, self.mixed = spec.padded, spec.masked, spec.mixed
+        self.padded, self.masks_choices, self.mixed = spec.padded, spec.masked, spec.mixed
         self.register_buffer("real", torch.from_numpy(spec.action_mask)[:, None, :], persistent=False)  # (N, 1, A)
         self.real_count: Tensor
         self.register_buffer("real_count", self.real.sum(-1), persistent=False)  # (N, 1)
@@ -99,7 +99,7 @@ class Actors(StackedMLP):
             self._place_choices(spec)
 
     def _place_choices(self, spec: EnvSpec) -> None:
-        """Where the entries of an action vector are among its choices (S, L), and the other way round."""
+        """Index the entries of the action vector by choice (S, L), and the choices by entry."""
         own = [[block for agent, block in spec.each_choice if agent == i] for i in range(spec.agents)]
         self.most = max(map(len, own))  # S
         longest = max(block.stop - block.start for _, block in spec.each_choice)  # L
@@ -116,9 +116,9 @@ class Actors(StackedMLP):
         self.register_buffer("place", torch.from_numpy(place)[:, None], persistent=False)  # (N, 1, A)
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        """The head, in which choices that the masks in the observations forbid are as unlikely as padding."""
+        """The head, in which masked choices have the value of padding."""
         head = super().forward(x, frozen)
-        if not self.obeys_masks:
+        if not self.masks_choices:
             return head
         actions = self.chosen.shape[-1]
         forbidden = (x[..., :actions] <= 0) & self.chosen
@@ -176,8 +176,8 @@ class Actors(StackedMLP):
         return actions
 
     def penalty(self, head: Tensor) -> Tensor:
-        """(N, B) mean square of the real logits (of the means before squashing, for boxes); 0 of those forbidden."""
-        if self.obeys_masks:
+        """(N, B) mean square of the real logits (of the means before squashing, for boxes); masked choices count 0."""
+        if self.masks_choices:
             head = head.masked_fill(head <= MASKED / 2, 0)
         return self._unpadded(head[..., : self.real.shape[-1]]).square().sum(-1) / self.real_count
 
@@ -193,7 +193,7 @@ class Actors(StackedMLP):
         return self._joined(one_hot(rows.argmax(-1), rows))
 
     def _rows(self, logits: Tensor) -> Tensor:
-        """Logits (N, B, A) as (N, R, L), each choice in a row of its own; what is no choice is never the largest."""
+        """Logits (N, B, A) as (N, R, L), one choice per row; padding is never the largest."""
         if not self.several:
             return self.masked(logits)
         entry = self.entry.flatten(1)[:, None]  # (N, 1, S*L)
@@ -201,7 +201,7 @@ class Actors(StackedMLP):
         return rows.reshape(len(logits), -1, self.entry.shape[-1])
 
     def _joined(self, rows: Tensor) -> Tensor:
-        """Action vectors (N, B, A) of choices (N, R, L); zeros where there is none."""
+        """Action vectors (N, B, A) from choices (N, R, L); zeros elsewhere."""
         if not self.several:
             return rows
         flat = rows.reshape(len(rows), -1, self.entry[0].numel())  # (N, B, S*L)

@@ -77,7 +77,7 @@ def shared_numbers(of: NDArray[np.int64] | None, networks: int) -> Tensor | None
 
 
 def by_network(x: Tensor, groups: Sequence[list[int]], weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(M, B, U) for x (M, B, I): one product per network (I, U), with the rows of all its members; it is not copied."""
+    """(M, B, U) for x (M, B, I): one product per network (I, U), with all its members' rows; weights are not copied."""
     results = []
     for k, own in enumerate(groups):
         rows = (x if len(groups) == 1 else x[_in_place(own)]).flatten(0, 1)
@@ -93,7 +93,7 @@ def by_network(x: Tensor, groups: Sequence[list[int]], weight: Tensor, bias: Ten
 
 
 def _in_place(numbers: list[int]) -> slice | list[int]:
-    """The index of these places: a slice, which copies nothing, where they are evenly spaced."""
+    """These indices, as a slice where they are evenly spaced: a slice copies nothing."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 1
     evenly = list(range(numbers[0], numbers[-1] + 1, step)) == numbers
     return slice(numbers[0], numbers[-1] + 1, step) if evenly else numbers

@@ -116,9 +116,9 @@ class RunPolicy(TorchPolicy):
 
     def portable(self, sample: bool = False, each: bool = False) -> Policy:
         if self.spec.choices:
-            what = "both choices and boxes" if self.spec.mixed else "several choices at a time"
+            what = "both choices and boxes" if self.spec.mixed else "several choices per agent"
             raise UserError(
-                f"The actions of {self.spec.name} are {what}, which an exported file cannot have; play the run itself."
+                f"The actions of {self.spec.name} are {what}, which exported files do not support; play the run itself."
             )
         metadata = {"env": self.env, "world": world_settings(self.config), "algorithm": self.config.algorithm}
         return dataclasses.replace(from_team(self.team, sample, one_agent=each), metadata=metadata).check()

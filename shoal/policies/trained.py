@@ -75,7 +75,7 @@ class TrainedPolicy(ABC):
     config: TrainConfig
     channels: int | None = None
     most_copies: int = MOST_COPIES
-    several: bool = False  # agents have several choices at a time, or some choose and others do not
+    several: bool = False  # agents have several choices, or only some agents have boxes
 
     @property
     def env(self) -> str:
@@ -193,7 +193,7 @@ class TrainedPolicy(ABC):
         return self._played(None, episodes, seed, advance)
 
     def evaluate_controllers(self, episodes: int = 100, seed: int = 1) -> dict[str, Evaluation]:
-        """Evaluate the hand-written controllers of its world in the same episodes; by name, most worlds have none."""
+        """Evaluate the hand-written controllers of its world in the same episodes, by name; most worlds have none."""
         episodes, seed = whole_number("episodes", episodes, 1, 10**7), whole_number("seed", seed, 0, 2**62)
         return evaluate_controllers(self.config, episodes, seed)
 

@@ -98,7 +98,7 @@ class TorchEngine:
         x = self.network(x[0])[None] if policy.agents == 1 else self.network(x)
         x = x.transpose(0, 1)[..., : policy.action_size]
         if policy.head.discrete:
-            return self._choose(torch.from_numpy(policy.obeying(x.numpy(), observation)), noise)
+            return self._choose(torch.from_numpy(policy.apply_masks(x.numpy(), observation)), noise)
         if policy.head.squash == "tanh":
             return torch.addcmul(self._middle, self._half, x.tanh()).numpy()
         return policy.act_on(x.numpy())

@@ -1,7 +1,7 @@
-"""Running statistics of observations and rewards, and mini-batches normalised by them.
+"""Running statistics of observations and rewards, and normalisation by them.
 
-As Stable-Baselines3 does it (VecNormalize): the ring keeps raw values, which are normalised when they are sampled, by
-the statistics of all that was collected up to then. Agents of one kind have the same statistics.
+As VecNormalize of Stable-Baselines3: the ring keeps raw values, which are normalised with the current statistics when
+they are sampled. Agents of one kind share statistics.
 Shape letters: E copies, N agents, K kinds of agents, O observation, S values, J joint, M mini-batches, B batch.
 """
 
@@ -18,7 +18,7 @@ from shoal.inference.policy import Normaliser
 from shoal.replay.gather import Batch, Bools, Floats, Ints, Returns
 
 EPSILON, CLIP, WEIGHT = 1e-8, 10.0, 1e-4
-"""Added to variances; largest normalised value; how much mean 0 and variance 1 count for at the start."""
+"""Added to variances; largest normalised value; weight of the initial mean 0 and variance 1."""
 
 NOBODY: Bools = np.zeros((0, 0), np.bool_)
 
@@ -36,27 +36,23 @@ class Moments(NamedTuple):
         return self.square / self.weight[:, None]
 
 
-def new_moments(kinds: int, size: int) -> Moments:
-    """Mean 0 and variance 1, of next to nothing."""
-    return Moments(np.zeros((kinds, size)), np.full((kinds, size), WEIGHT), np.full(kinds, WEIGHT))
-
-
 class Normalisation:
-    """What a team normalises: observations, rewards, both, or nothing."""
+    """Normalises a team's observations, rewards, both, or nothing."""
 
     def __init__(self, spec: EnvSpec, observations: bool, rewards: bool, discount: float) -> None:
-        if observations and spec.whole_numbers:
+        if observations and (spec.whole_numbers or spec.masked):
+            what = "begin with action masks" if spec.masked else "are one-hot"
             raise UserError(
-                f"`normalize_observations` does not apply to {spec.name}, whose observations are one-hot; leave it out."
-            )
-        if observations and spec.masked:
-            raise UserError(
-                f"`normalize_observations` does not apply to {spec.name}, whose observations begin with action masks; "
-                "leave it out."
+                f"`normalize_observations` does not apply to {spec.name}, whose observations {what}; leave it out."
             )
         self.spec, self.discount, self.kinds = spec, discount, np.array(spec.kinds)  # (N,)
         sizes = {"observations": spec.observation_size * observations, "rewards": 1 * rewards}
-        self.moments = {name: new_moments(max(spec.kinds) + 1, size) for name, size in sizes.items() if size}
+        kinds = max(spec.kinds) + 1
+        self.moments = {
+            name: Moments(np.zeros((kinds, size)), np.full((kinds, size), WEIGHT), np.full(kinds, WEIGHT))
+            for name, size in sizes.items()
+            if size
+        }
         self.returns = np.zeros((0, spec.agents))  # (E, N)  each agent's discounted rewards in its episode so far
 
     # ---- rollouts ----------------------------------------------------------------------------------------------------
@@ -69,7 +65,7 @@ class Normalisation:
             add_values(self.moments["observations"], self.kinds, observation, everyone)
 
     def add(self, step: Step) -> None:
-        """Take a step of all copies: rewards count by the variance of their discounted sum."""
+        """Take a step of all copies; rewards are scaled by the deviation of their discounted sum."""
         if "observations" in self.moments:
             add_values(self.moments["observations"], self.kinds, step.observation, step.alive | step.ended[:, None])
         if "rewards" in self.moments:
@@ -89,7 +85,7 @@ class Normalisation:
         return seen
 
     def apply(self, batch: Batch | Returns) -> None:
-        """Normalise mini-batches in place; zeros that departed agents see stay zeros."""
+        """Normalise mini-batches in place; zero observations of departed agents stay zero."""
         if "observations" in self.moments:
             gone = left = NOBODY
             if not self.spec.fixed_length:
@@ -126,7 +122,7 @@ class Normalisation:
                 array[:] = state[f"statistics.{name}.{field}"]
 
     def rollout_state(self) -> dict[str, NDArray]:
-        """What belongs to the copies of a run, beside the statistics."""
+        """The state of the copies of a run, besides the statistics."""
         return {"discounted": self.returns} if "rewards" in self.moments else {}
 
     def load_rollout_state(self, state: Mapping[str, NDArray]) -> None:
@@ -154,7 +150,7 @@ def add_values(moments: Moments, kinds: Ints, values: NDArray, counted: Bools) -
 def normalise_rows(rows: Floats, moments: Moments, kinds: Ints, gone: Bools) -> None:
     """Normalise the observations that joint rows (B, J) begin with, in place.
 
-    Of agents that are `gone` (B, N) zeros stay zeros; without rows it is nobody.
+    The zeros of agents that are `gone` (B, N) stay zeros; `gone` without rows: nobody is.
     """
     mean, square, weight = moments
     agents, size = kinds.size, mean.shape[1]

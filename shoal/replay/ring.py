@@ -34,7 +34,7 @@ from shoal.replay.samplers import Sampler, can_sample
 from shoal.replay.saved import SavedRing
 from shoal.system.memory import check_fits
 
-KEPT = 3  # kinds and sizes of mini-batches whose arrays are kept: those of updates, and two of a diagnosis
+KEPT = 3  # kinds and sizes of mini-batches whose arrays are reused: one for updates, two for diagnoses
 PARALLEL_BYTES = 16_000_000
 """Mini-batches of fewer bytes are gathered by one thread: waking the others could take longer than they would save."""
 
@@ -283,7 +283,7 @@ class Ring(SavedRing):
         """The mini-batches' arrays, kept from one call to the next of the same kind and shape."""
         if (kind, minibatches, batch) not in self._kept:
             if len(self._kept) == KEPT:
-                self._kept.clear()  # they go first: all may not fit
+                self._kept.clear()  # before new ones are made: both may not fit
             each = minibatches * self.layout.sample_bytes
             check_fits(
                 f"A sample of {minibatches} × {batch:,} transitions",

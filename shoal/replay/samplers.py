@@ -250,7 +250,7 @@ def _draw(
 
 
 class Checked:
-    """A third-party sampler: what it draws must be live transitions, because memory is read there unchecked."""
+    """A third-party sampler whose draws are checked, because the ring reads memory there without bounds checks."""
 
     def __init__(self, name: str, options: dict[str, Any]) -> None:
         self.name, self.sampler = name, load_class("sampler", name)(**options)

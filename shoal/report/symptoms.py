@@ -1,6 +1,6 @@
-"""Why a team learns or does not, from its log: one sentence where something is plainly wrong, and one picture.
+"""The problem that a run's log shows, in one sentence, and a picture of its diagnoses.
 
-What the numbers are is in docs/returns.md, the sentences' thresholds are in docs/advice.md.
+The numbers are explained in docs/returns.md, the thresholds in docs/advice.md.
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ from shoal.report.panels import draw_figure
 from shoal.results.figure import Figure, Panel, Series
 from shoal.runs.folder import DIAGNOSIS, METRICS
 
-IN_A_ROW = 3  # latest diagnoses that must all show what is said of Q values or policies
-FAR = 10.0  # times the largest returns got, or 1, that predicted ones must be off for Q values to diverge
-SAME = 0.995  # share of states with the same action from which on a policy has collapsed
-PARTS, LEAST_LINES = 10, 5  # of the log, and lines in each at the least
-SOME, CLEAR = 2.0, 4.0  # standard errors of a difference of two parts' mean returns that may be progress, that is clear
+IN_A_ROW = 3  # latest diagnoses that must all show a problem of Q values or policies
+FAR = 10.0  # diverged Q values: error in multiples of the largest actual returns, or of 1
+SAME = 0.995  # collapsed policy: least share of states with the same action
+PARTS, LEAST_LINES = 10, 5  # parts of the log, and the fewest lines in each
+SOME, CLEAR = 2.0, 4.0  # differences of two parts' mean returns, in standard errors: possible and clear progress
 
 PANELS: dict[tuple[str, str], dict[str, str]] = {
-    ("Q values and what came", "discounted rewards"): {"predicted": "q/predicted", "got": "q/got"},
-    ("errors of Q values", "root mean square"): {"of the returns": "q/error", "TD error": "q/td_error"},
+    ("Q values and actual returns", "discounted return"): {"predicted": "q/predicted", "actual": "q/actual"},
+    ("errors of Q values", "root mean square"): {"return error": "q/error", "TD error": "q/td_error"},
     ("gradient norms", "after clipping"): {"actors": "gradient/actors", "critics": "gradient/critics"},
     ("entropy of the policies", "nats"): {"policies": "policy/entropy"},
     ("states with the same action", "share"): {"policies": "policy/same_action"},
@@ -29,11 +29,11 @@ PANELS: dict[tuple[str, str], dict[str, str]] = {
     },
 }  # fmt: skip
 """Title and unit of each panel, and its curves by label."""
-WIDE = 100.0  # ratio of the largest error to the smallest from which on their axis is logarithmic
+WIDE = 100.0  # ratio of the largest to the smallest error above which their axis is logarithmic
 
 
 def diagnosis_figure(metrics: Metrics | str | Path, title: str = "") -> Figure:
-    """What a run's log has of diagnoses; a panel of which it has nothing is left out."""
+    """The diagnoses in a run's log; panels without data are left out."""
     lines, panels = lines_of(metrics), []
     for (name, unit), keys in PANELS.items():
         curves = [(label, *points(lines, key)) for label, key in keys.items()]
@@ -46,22 +46,22 @@ def diagnosis_figure(metrics: Metrics | str | Path, title: str = "") -> Figure:
 
 
 def draw_run_diagnosis(run: Path) -> Path | None:
-    """Write the picture into a run's folder, if its log has diagnoses: earlier versions wrote none."""
+    """Write the picture into a run's folder, if its log has diagnoses (those of earlier versions have none)."""
     figure = diagnosis_figure(run / METRICS, curve_title(run))
     return draw_figure(figure, run / DIAGNOSIS) if figure.panels else None
 
 
 def symptom(metrics: Metrics | str | Path) -> str | None:
-    """The first that holds: Q values diverge, policies have collapsed, returns do not improve."""
+    """The first problem found: Q values diverge, policies have collapsed, returns do not improve."""
     lines = lines_of(metrics)
     return _diverging(lines) or _collapsed(lines) or _no_better(lines)
 
 
 def _diverging(lines: Metrics) -> str | None:
-    errors, got = points(lines, "q/error")[1], points(lines, "q/got_rms")[1]
-    if len(errors) < IN_A_ROW or errors[-IN_A_ROW:].min() <= FAR * max(1.0, got.max()):
+    errors, actual = points(lines, "q/error")[1], points(lines, "q/actual_rms")[1]
+    if len(errors) < IN_A_ROW or errors[-IN_A_ROW:].min() <= FAR * max(1.0, actual.max()):
         return None
-    return f"The Q values diverge: they are off by {errors[-1]:,.3g}, for returns of about {got[-1]:,.3g}."
+    return f"The Q values diverge: their error is {errors[-1]:,.3g}, for returns of about {actual[-1]:,.3g}."
 
 
 def _collapsed(lines: Metrics) -> str | None:
@@ -77,7 +77,7 @@ def _collapsed(lines: Metrics) -> str | None:
 
 
 def _no_better(lines: Metrics) -> str | None:
-    """Compare the parts of the log since learning began; groups that learn against each other are not judged."""
+    """Compare the parts of the log since the first update; None for groups that learn against each other."""
     if len({name for line in lines for name in line if name.startswith(GROUP)}) > 1:
         return None
     before, since = ([line for line in lines if bool(line.get("updates")) is learned] for learned in (False, True))
@@ -95,7 +95,8 @@ def _no_better(lines: Metrics) -> str | None:
         return f"The training return has fallen since about episode {end}: from {best:,.4g} to {last:,.4g}."
     untrained = points(before, "return_mean")[1]
     if len(untrained) >= LEAST_LINES and best < untrained.mean() + CLEAR * noise / np.sqrt(len(untrained)):
-        return f"Nothing has been learned: the training return is {last:,.4g}, before learning {untrained.mean():,.4g}."
+        before_it = f"before the first update it was {untrained.mean():,.4g}"
+        return f"Nothing has been learned: the training return is {last:,.4g}; {before_it}."
     if first < PARTS // 2:
-        return f"Nothing learned since about episode {end}: the training return has stayed near {last:,.4g}."
+        return f"No improvement since about episode {end}: the training return has stayed near {last:,.4g}."
     return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shoal.runs.checkpoint import Checkpoints
 
 CONFIG, METRICS, RESULT, CHECKPOINTS = "config.json", "metrics.jsonl", "result.json", "checkpoints"
-CURVE, DIAGNOSIS = "curve.png", "diagnosis.png"  # of a finished team: its learning curve, and why it is as it is
+CURVE, DIAGNOSIS = "curve.png", "diagnosis.png"  # of a finished run: learning curve, diagnosis
 Result = TypeVar("Result")
 
 

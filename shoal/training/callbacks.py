@@ -133,7 +133,7 @@ class Hooks:
 
 
 def plain(value: Any) -> Any:
-    """A number of numpy or torch as Python's; anything else unchanged."""
+    """A numpy or torch number as a Python number; anything else unchanged."""
     return value.item() if getattr(value, "size", 0) == 1 or getattr(value, "ndim", 1) == 0 else value
 
 

@@ -49,12 +49,12 @@ class WorldConfig:
     """predator-prey with facmac prey: force of the prey, 1 or 4; None: 1."""
     entities: Own[Literal["index", "distance"]] = OWN
     """Order in which agents of a particle world see landmarks, other agents and prey: by index as in the papers, or by
-    distance, nearest first, which teams learn from faster."""
+    distance (nearest first), with which teams learn faster."""
     env_options: str = ""
     """PettingZoo, Gymnasium, dm_control and your own worlds: constructor arguments as a JSON object."""
     env_masks: bool = False
-    """PettingZoo and Gymnasium: obey the action_mask in the environment's infos; one in a Dict observation is always
-    obeyed."""
+    """PettingZoo and Gymnasium: apply the action_mask in the environment's infos; one in a Dict observation is always
+    applied."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class RunConfig:
     tensorboard: bool = True
     """Write TensorBoard events beside metrics.jsonl."""
     track: Literal["none", "wandb", "mlflow"] = "none"
-    """Send the same metrics, the settings and the result to Weights & Biases or MLflow (extra track)."""
+    """Also log metrics, settings and results to Weights & Biases or MLflow (needs the extra track)."""
     track_project: str = "shoal"
-    """Project of Weights & Biases or experiment of MLflow; the run is called as its folder, its group as the parent."""
+    """Weights & Biases project or MLflow experiment; the run is named after its folder, its group after the parent."""
 
 
 @dataclass(frozen=True)
@@ -173,20 +173,22 @@ RANGES: dict[str, tuple[float, float | None]] = {
 OF_EVALUATIONS = ("evaluate_during", "stop_at_return")
 OF_QAT = ("qat_agent", "quant_delay", "qat_critics")
 OF_SCHEMES = ("loss_scale", "scheme_networks")
+OF_TRACKING = ("track", "track_project")
 OF_ACTORS = tuple(field.name for field in dataclasses.fields(ActorConfig) if field.name != "actors")
 """Settings that only mean something together with another one."""
+OF_REFERENCE: dict[str, Any] = {
+    "preset": "papers", "n_step": 1, "target_period": 1, "critic_hidden": None, "critic": "joint", "entities": "index",
+    "share": "none", "layer_norm": False, "normalize_observations": False, "normalize_rewards": False,
+    "learning_rate_schedule": "constant", "qat_bits": None, "scheme": None, "actors": 0,
+}  # fmt: skip
+"""The only values that the papers' baseline has."""
 
 
 @dataclass(frozen=True)
 class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldConfig, StoredConfig):
     """All settings of a training run."""
 
-    result_independent: ClassVar = StoredConfig.result_independent | {
-        "cluster",
-        "env_workers",
-        "track",
-        "track_project",
-    }
+    result_independent: ClassVar = StoredConfig.result_independent | {"cluster", "env_workers", *OF_TRACKING}
     changeable: ClassVar = frozenset(
         {"episodes", "evaluate_every", "evaluate_during", "stop_at_return", "snapshots", "keep_replay"}
     )
@@ -226,7 +228,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     @property
     def code(self) -> list[tuple[str, str]]:
-        """Its world and what else is third-party code, by name, each with its options."""
+        """Names of its world and of its third-party algorithm and sampler, each with its options."""
         others = ((self.algorithm, self.algorithm_options), (self.sampler, self.sampler_options))
         third_party = [(f"shoal:{name}", options) for name, options in others if ":" in name]
         return [(self.env, self.env_options), *third_party]
@@ -234,7 +236,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def why_torch(self, spec: "EnvSpec | None" = None) -> str | None:
         """Why only torch can learn in this run, as far as its settings and its world tell; None if native code can."""
         if spec is not None and spec.choices:
-            return "native code has one choice per agent, or boxes alone"
+            return "native code supports one choice per agent, or boxes"
         if self.implementation == "reference":
             return "the papers' baseline learns in torch"
         if self.qat_bits is not None:
@@ -342,7 +344,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
         for name in ("normalize_observations", "normalize_rewards"):
             if getattr(self, name):
                 raise UserError(
-                    f"`actors` and `{name}` cannot be used together: statistics are of what one process collects."
+                    f"`actors` and `{name}` cannot be used together: statistics are collected in one process."
                 )
 
     def _check_pace(self, samples_per_insert: float) -> None:
@@ -371,27 +373,11 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
 
     def _check_reference(self) -> None:
         """Refuse what the papers' baseline does not have."""
-        lacks = {
-            f"`preset={self.preset}`": self.preset != "papers",
-            f"`algorithm={self.algorithm}`": self.algorithm not in ("maddpg", "masac"),
-            f"`sampler={self.sampler}`": ":" in self.sampler,
-            "`n_step`": self.n_step > 1,
-            "`target_period`": self.target_period > 1,
-            "`critic_hidden`": self.critic_hidden is not None,
-            f"`critic={self.critic}`": self.critic != "joint",
-            "`entities=distance`": self.entities == "distance",
-            f"`share={self.share}`": self.share != "none",
-            "`layer_norm`": self.layer_norm,
-            "`normalize_observations`": self.normalize_observations,
-            "`normalize_rewards`": self.normalize_rewards,
-            f"`learning_rate_schedule={self.learning_rate_schedule}`": self.learning_rate_schedule != "constant",
-            "`qat_bits`": self.qat_bits is not None,
-            "`scheme`": self.scheme is not None,
-            "`actors`": self.actors > 0,
-        }
-        for name, asked in lacks.items():
-            if asked:
-                raise UserError(f"{name} needs `implementation=engine`; the reference does not have it.")
+        lacks = ["algorithm"] * (self.algorithm not in ("maddpg", "masac")) + ["sampler"] * (":" in self.sampler)
+        for name in lacks + [name for name, value in OF_REFERENCE.items() if getattr(self, name) != value]:
+            value = getattr(self, name)
+            asked = f"`{name}={value}`" if isinstance(value, str) else f"`{name}`"
+            raise UserError(f"{asked} needs `implementation=engine`; the reference does not have it.")
 
     # ---- stored and resumed ----------------------------------------------------------------------------------------
 
@@ -399,7 +385,7 @@ class TrainConfig(RunConfig, ActorConfig, PrecisionConfig, LearnConfig, WorldCon
     def stored(cls, fields: Mapping[str, Any]) -> Self:
         """The configuration with these stored settings; runs with actors once stored `auto` as their update.
 
-        What a third-party algorithm may lack, stored by an earlier version, has the papers' value: its code is not run.
+        Settings that a stored third-party algorithm lacks have the papers' values, because its code is not run.
         """
         if fields.get("algorithm", "maddpg") not in OWN_SETTINGS:
             fields = {**fields, **{name: PAPER[name] for name in ALWAYS if fields.get(name) is None}}

@@ -1,7 +1,7 @@
-"""What tells why a team learns or does not: its policies, Q values beside the returns that it got, its gradients.
+"""Diagnosis of a training: entropy of the policies, Q values against actual returns, gradient norms.
 
-A few hundred recent transitions are drawn from the ring, with random numbers of their own, and go through copies of the
-online networks in numpy: a training has the same results with and without this. See docs/returns.md, "Diagnosis".
+Recent transitions are drawn from the ring with a random stream of their own, and evaluated by copies of the online
+networks in numpy, so that results are the same with and without diagnoses. See docs/returns.md, "Diagnosis".
 Shape letters: B rows, N agents, O observation, A action, U a policy's outputs, C critics, S of them in the stack,
 J joint, H hidden units.
 """
@@ -25,23 +25,23 @@ from shoal.seeding import stream
 
 Floats = NDArray[np.floating[Any]]
 Indices = NDArray[np.int64]
-EVERY = 250  # updates from one diagnosis to the next, at the least: their cost stays below 1 %
+EVERY = 250  # updates between diagnoses, so that they cost less than 1 %
 ROWS = 128  # transitions of a diagnosis
-RECENT = 5_000  # they are among so many newest ones of all copies, which policies like the present ones have played
-LEAST, LONGEST = 0.01, 500  # steps of a return: those that count for more than this, and at most so many
+RECENT = 5_000  # they are drawn from this many newest ones of all copies, played by policies like the present ones
+LEAST, LONGEST = 0.01, 500  # actual returns end where the discount falls below the first, or after this many steps
 DECAY = 0.999  # of Adam's second moments
 
 
 def is_due(updates: int, new: int) -> bool:
-    """Whether update 1, 1 + EVERY, 1 + 2 EVERY, … is among the last `new` of so many."""
+    """Whether update 1, 1 + EVERY, 1 + 2 EVERY, … is among the `new` latest ones."""
     return new > 0 and (updates - 1) // EVERY > (updates - new - 1) // EVERY
 
 
-@np.errstate(all="ignore")  # of a training that diverges: numbers that are not finite are null in the log
+@np.errstate(all="ignore")  # of a diverging training: numbers that are not finite are null in the log
 def diagnose(team: BaseTeam, ring: Ring, seed: int, updates: int) -> dict[str, float]:
-    """Numbers for the log by name, where there are several agents also of each.
+    """Numbers for the log by name: means, and with several agents also each one's.
 
-    None of third-party algorithms, whose networks are unknown, nor where agents have several choices at once.
+    Third-party algorithms, whose networks are unknown, and agents with several choices have none.
     """
     if ":" in team.config.algorithm or team.spec.choices:
         return {}
@@ -82,7 +82,7 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
             bonus = temperature * entropy[:, None]
 
     def expected(rows: Recent, after: Floats) -> Floats:
-        """What a value expects of the rewards of these rows, given the value of what follows them."""
+        """The discounted rewards of these rows that their Q values predict, given the Q values after them."""
         discounts = np.cumsum(discount ** np.arange(1, LONGEST + 2))
         return q - rows.bootstrap * after - bonus * discounts[rows.steps - 1]
 
@@ -93,15 +93,15 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
     return columns | {
         "q/value": mean(q),
         "q/predicted": mean(predicted),
-        "q/got": mean(rest.reward),
-        "q/got_rms": np.sqrt(mean(rest.reward**2)),
+        "q/actual": mean(rest.reward),
+        "q/actual_rms": np.sqrt(mean(rest.reward**2)),
         "q/error": np.sqrt(mean((predicted - rest.reward) ** 2)),
         "q/td_error": np.sqrt(mean((expected(step, q_step) - step.reward) ** 2)),
     }
 
 
 class Recent(NamedTuple):
-    """Returns of one or more steps, as copies: the ring's next ones overwrite its arrays."""
+    """Returns of one or more steps, copied because the ring reuses its arrays."""
 
     seen: Floats  # (B, N, O)
     action: Floats  # (B, N, A)
@@ -114,7 +114,7 @@ class Recent(NamedTuple):
 
 
 def _gathered(team: BaseTeam, ring: Ring, which: tuple[Indices, Indices], n_step: int) -> Recent:
-    """The returns of up to so many steps of these copies and transitions (1, B)."""
+    """The `n_step` returns of these copies and transitions (1, B)."""
     spec, agents = team.spec, team.spec.agents
     batch = ring.gather(*which, n_step, team.config.discount)
     team.normalisation.apply(batch)
@@ -136,7 +136,7 @@ def _gathered(team: BaseTeam, ring: Ring, which: tuple[Indices, Indices], n_step
 
 
 def _noise(team: BaseTeam, outputs: Floats, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(B, N, A): the noise that draws actions from the policies; none where these are deterministic."""
+    """(B, N, A): the noise with which policies are sampled; zeros for deterministic ones."""
     shape = (*outputs.shape[:2], team.spec.action_size)
     if team.kind == "categorical":
         return rng.gumbel(size=shape).astype(np.float32)
@@ -160,7 +160,7 @@ def _entropy(policy: Policy, outputs: Floats, noise: Floats) -> Floats:
 
 
 def _same_action(policy: Policy, outputs: Floats, weight: Floats) -> Floats:
-    """(N,): share of the states in which a policy's most likely action is its most common one; boxes to a tenth."""
+    """(N,): share of states in which a policy's greedy action is its most common one; boxes rounded to tenths."""
     if policy.head.discrete:
         actions = (outputs + policy.mask).argmax(-1)[..., None]  # (B, N, 1)
     else:
@@ -176,7 +176,7 @@ def _same_action(policy: Policy, outputs: Floats, weight: Floats) -> Floats:
 
 
 def _values(team: BaseTeam, weights: Mapping[str, NDArray], seen: Floats, played: Floats, outputs: Floats) -> Floats:
-    """(N, B): the Q values of these actions, of several critics the smallest."""
+    """(N, B): the Q values of these actions; the smallest of several critics."""
     if team.kind == "values":
         return np.asarray((outputs * played).sum(-1).T)
     config, rows = team.config, len(seen)

@@ -159,7 +159,7 @@ def evaluate_team(
 ) -> dict[str, Evaluation]:
     """Deterministic, noisy and random play in the same number of episodes, and the world's controllers.
 
-    All from the same initial states. `advance` is called with the number of finished episodes, but of controllers.
+    All from the same initial states. `advance` is called with the number of finished episodes, except controllers'.
     """
     check_range("episodes", episodes, 1, 10**7)
     results = {}

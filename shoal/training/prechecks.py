@@ -1,6 +1,6 @@
 """Refusals that need neither torch nor numba, so that a mistake costs a moment and not the seconds of their import."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from shoal.training.config import TrainConfig
 from shoal.training.evaluation import check_env
 from shoal.training.tracking import check_tracker
 from shoal.training.world_file import needs_trust
-from shoal.trust import check_trusted, untrusted
+from shoal.trust import CODE, check_trusted, untrusted
 
 
 def check_new(config: TrainConfig) -> None:
@@ -29,24 +29,18 @@ def check_new(config: TrainConfig) -> None:
         check_free(config.out)
 
 
-def check_world(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
-    """Refuse a run with third-party code, unless the user trusts it, names the same, or trained it here."""
-    stored = {"env": config.env, "env_options": config.env_options}
-    env, options = ("" if named.get(name) == value else value for name, value in stored.items())
-    if not trust and untrusted(env, options) and needs_trust(config, folder):
-        check_trusted(f"The run in '{folder}'", env, options, trust)
-    check_code(config, folder, named, trust)
+def check_code(
+    config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool, used: Collection[str] = CODE
+) -> None:
+    """Refuse a run with third-party code, unless the user trusts it, names the same code, or trained the run here.
 
-
-def check_code(config: TrainConfig, folder: Path, named: Mapping[str, Any], trust: bool) -> None:
-    """The same for its algorithm and its sampler."""
-    for name in ("algorithm", "sampler"):
-        stored = getattr(config, name)
-        if ":" in stored and named.get(name) != stored and not trust and needs_trust(config, folder):
-            raise UserError(
-                f"The run in '{folder}' names the {name} '{stored}', which is third-party code: add `trust=True` if "
-                "you trust it."
-            )
+    `used`: the settings whose code will run.
+    """
+    for setting in used:
+        stored = {name: getattr(config, name) for name in (setting, f"{setting}_options")}
+        code, options = ("" if named.get(name) == value else value for name, value in stored.items())
+        if not trust and untrusted(code, options, setting) and needs_trust(config, folder):
+            check_trusted(f"The run in '{folder}'", code, options, trust, setting)
 
 
 def check_own_code(config: TrainConfig) -> None:

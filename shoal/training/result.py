@@ -92,10 +92,7 @@ def by_player(played: Mapping[str, Evaluation]) -> dict[str, ByPlayer]:
 
 
 def beside_controllers(played: Mapping[str, Evaluation]) -> ByPlayer:
-    """Of each controller among the players its return, and the share of the way to it that the trained team has gone.
-
-    The way begins at the random team; the trained team is the first player.
-    """
+    """Each controller's return, and the share of the way from the random team to it that the first player has gone."""
     trained = next(iter(played.values()))
     return {
         name: {"return": one.mean, "ci95": one.ci95, "share": trained.share(played["random"], one)}
@@ -105,7 +102,7 @@ def beside_controllers(played: Mapping[str, Evaluation]) -> ByPlayer:
 
 
 def flat_controllers(controllers: ByPlayer) -> dict[str, float | None]:
-    """The same as --json has it."""
+    """The same under the names of --json."""
     forms = {"return": "return_{}", "ci95": "return_{}_ci95", "share": "share_{}"}
     return {forms[key].format(name): value for name, own in controllers.items() for key, value in own.items()}
 
@@ -171,9 +168,8 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         if evaluation.prey_mean is not None:
             line["evaluate/return_prey"] = evaluation.prey_mean
         line |= {f"evaluate/{name}": value for name, value in flat(by_player({"plain": evaluation}), "plain").items()}
-    diagnosis, schedule = _diagnosis(training), {}  # before the losses are counted anew
-    if training.config.learning_rate_schedule != "constant":
-        schedule["learning_rate"] = training.config.learning_rate * training.team.learning_rate_factor
+    config, diagnosis = training.config, _diagnosis(training)  # before the losses are reset
+    annealed = config.learning_rate_schedule != "constant"
     return {
         **line,
         "seconds": seconds,
@@ -181,7 +177,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
         **{f"loss/{name}": None for name in training.team.losses},  # none before the warm-up
         **{f"loss/{name}": loss for name, loss in learner.mean_losses().items()},
         **diagnosis,
-        **schedule,
+        **({"learning_rate": config.learning_rate * training.team.learning_rate_factor} if annealed else {}),
         **learner.precision.metrics(),
         **training.collector.metrics(),
         **{f"time/{phase}": passed for phase, passed in phases.items()},
@@ -189,7 +185,7 @@ def log_line(training: "Training", evaluation: Evaluation | None = None) -> dict
 
 
 def _diagnosis(training: "Training") -> dict[str, float]:
-    """What `diagnose` says, where it is due."""
+    """The diagnosis, if one is due."""
     from shoal.replay import Ring  # here, because they import numba
     from shoal.training.diagnosis import diagnose, is_due
 

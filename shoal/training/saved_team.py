@@ -29,7 +29,7 @@ from shoal.runs.settings import check_settings
 from shoal.system.files import replace_file
 from shoal.training.config import TrainConfig, read_config
 from shoal.training.evaluation import build_env
-from shoal.training.prechecks import check_code, check_world
+from shoal.training.prechecks import check_code
 from shoal.training.result import TrainResult
 from shoal.training.world_file import stored_spec
 
@@ -134,11 +134,8 @@ def load_team(
     check_settings(config, folder, saved)
     spec = stored_spec(config, folder, warn)
     elsewhere = named not in ("", config.env, config.env.removeprefix("gym:"))  # its own world is not made
-    not_run = {"sampler": config.sampler}
-    if spec is None or not elsewhere:
-        check_world(config, folder, {"env": named, **not_run}, trust)
-    else:
-        check_code(config, folder, not_run, trust)
+    used = ("algorithm",) if spec is not None and elsewhere else ("env", "algorithm")  # samplers only in training
+    check_code(config, folder, {"env": named}, trust, used)
     for sentence in _damage(config, folder, saved) if checkpoint == "last" else ():
         warn(sentence)
     if spec is None:

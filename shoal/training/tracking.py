@@ -1,7 +1,7 @@
-"""`track`: what a run logs, its last evaluation and its picture in Weights & Biases or MLflow, beside its folder.
+"""`track`: sends a run's metrics, final evaluation and learning curve to Weights & Biases or MLflow.
 
-Metrics have TensorBoard's tags, and the episode as their step. The run's id there is in the folder, so that a resumed
-run continues the tracked one. If the service fails in the middle of a run, the run continues without it.
+Metrics have TensorBoard's tags, with the episode as their step. The service's run id is stored in the run folder, so
+that a resumed run continues the tracked one. If the service fails during a run, the run continues without it.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from shoal.envs.faults import message
 from shoal.errors import UserError, install
@@ -26,27 +26,15 @@ from shoal.training.config import TrainConfig
 from shoal.training.result import TrainResult
 
 TRACKED = "track.json"  # in the run folder: the run's id by service
-FINISH = 60.0  # seconds that an ended run may take for what Weights & Biases has not yet uploaded
-MOST_PARAMS, MOST_METRICS = 100, 1_000  # that MLflow takes at once
-
-
-class Service(Protocol):
-    """A tracked run."""
-
-    id: str
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Add numbers at a step."""
-
-    def end(self, picture: Path, status: str) -> None:
-        """Add the picture, if it exists; the run is over: FINISHED, FAILED or KILLED."""
+FINISH = 60.0  # seconds that Weights & Biases may still upload after the end of the run
+MOST_PARAMS, MOST_METRICS = 100, 1_000  # per request to MLflow
 
 
 class Wandb:
-    """A run of Weights & Biases."""
+    """A run in Weights & Biases."""
 
     def __init__(self, config: TrainConfig, folder: Path, known: str | None) -> None:
-        """Start it, or continue the one with the known id."""
+        """Start a new run, or continue the one with this id."""
         import wandb
 
         offline = os.environ.get("WANDB_MODE") == "offline"  # where it warns that it does not resume, only adds
@@ -61,16 +49,16 @@ class Wandb:
         self._run.log(dict(values), step=step)
 
     def end(self, picture: Path, status: str) -> None:
+        """Upload the picture, if it exists, and end the run; the status is FINISHED, FAILED or KILLED."""
         if picture.exists():
             self._run.log({picture.stem: self._image(str(picture))})
         self._run.finish(exit_code=0 if status == "FINISHED" else 1)
 
 
 class Mlflow:
-    """A run of MLflow."""
+    """A run in MLflow, with the same methods."""
 
     def __init__(self, config: TrainConfig, folder: Path, known: str | None) -> None:
-        """Start it, or continue the one with the known id."""
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # else it waits for minutes for a missing server
         import mlflow
         from mlflow.entities import Metric, Param
@@ -101,12 +89,12 @@ class Mlflow:
 
 
 def _metric_name(tag: str) -> str:
-    """A tag in MLflow's characters; in its file store names are paths, and none may be a folder of others."""
+    """A tag with the characters that MLflow allows; its file store has names as paths, and none may be a folder."""
     place, _, name = tag.partition("/")
     return "".join(char if char.isalnum() or char in "_-. /" else "_" for char in f"{place}/{name.replace('/', '.')}")
 
 
-SERVICES: dict[str, Callable[[TrainConfig, Path, str | None], Service]] = {"wandb": Wandb, "mlflow": Mlflow}
+SERVICES: dict[str, type[Wandb | Mlflow]] = {"wandb": Wandb, "mlflow": Mlflow}
 
 
 def check_tracker(track: str) -> None:
@@ -119,13 +107,12 @@ def check_tracker(track: str) -> None:
 
 
 class Tracker(Callback):
-    """Sends what a run logs to the service that its `track` names; as a context, the run's whole life."""
+    """Sends a run's log to the service that its `track` names; a context manager around the whole run."""
 
     def __init__(self, observer: Observer) -> None:
-        self.result: TrainResult | None = None
-        """The run's result, once there is one."""
+        self.result: TrainResult | None = None  # set by the caller
         self._observer, self._folder = observer, Path()
-        self._service: Service | None = None
+        self._service: Wandb | Mlflow | None = None
 
     def on_begin(self, run: Run) -> None:
         """Start the tracked run, or continue it."""
@@ -149,15 +136,15 @@ class Tracker(Callback):
         """Send a line of the log."""
         self._send(lambda service: service.log(tagged(line), run.episodes))
 
-    def _send(self, action: Callable[[Service], None]) -> None:
-        """Do something with the service; if it fails, it is left alone from now on."""
+    def _send(self, action: Callable[[Wandb | Mlflow], None]) -> None:
+        """Call the service; after its first failure it is no longer called."""
         if self._service is None:
             return
         try:
             action(self._service)
         except Exception as error:
             self._service = None
-            self._observer.tell(f"Tracking has failed ({message(error)}): the run continues without it.")
+            self._observer.tell(f"Tracking failed ({message(error)}): the run continues without it.")
 
     def __enter__(self) -> Self:
         return self
@@ -178,7 +165,7 @@ class Tracker(Callback):
 
 @contextlib.contextmanager
 def _in_turn() -> Iterator[None]:
-    """One process of this user after the other: MLflow's database is destroyed if several create it at once."""
+    """One process of this user at a time: MLflow's database is corrupted if several processes create it at once."""
     lock = os.open(
         Path(tempfile.gettempdir()) / f"shoal-track-{os.getuid()}", os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600
     )

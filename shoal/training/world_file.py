@@ -46,10 +46,10 @@ def stored_spec(config: TrainConfig, folder: Path, warn: Callable[[str], None]) 
 
 
 def check_masks(trained: EnvSpec, spec: EnvSpec, folder: Path) -> None:
-    """Refuse a run that was trained before action masks in Dict observations were obeyed, which has them elsewhere."""
+    """Refuse a run of earlier versions, which did not move action masks to the beginning of observations."""
     if trained.masked != spec.masked:
         raise UserError(
-            f"The run in '{folder}' is from an earlier version of Shoal, which did not obey the action masks of "
+            f"The run in '{folder}' is from an earlier version of Shoal, which did not apply the action masks of "
             f"{spec.name}; train it again."
         )
 

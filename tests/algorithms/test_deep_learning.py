@@ -103,7 +103,7 @@ def test_targets_are_copied_once_in_a_period():
 
 def test_boxes_are_refused():
     with pytest.raises(
-        UserError, match="`algorithm=dqn` picks one of several choices, but the actions of toy are boxes"
+        UserError, match="`algorithm=dqn` supports one choice per agent, but the actions of toy are boxes"
     ):
         make_team(Toy(discrete=False).spec, LearnConfig(algorithm="dqn"), 0, CPU)
 

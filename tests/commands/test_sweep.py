@@ -107,7 +107,7 @@ def test_custom_world_in_the_working_directory(shoal, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("train --seeds 0-1 --env gym:Pendulum-v1 --algorithm dqn --out new", "--algorithm dqn picks one of several"),
+        ("train --seeds 0-1 --env gym:Pendulum-v1 --algorithm dqn --out new", "--algorithm dqn supports one choice"),
         ("train --seeds 5-2", "--seeds is '5-2', but 5-2 counts down"),
         ("train --seeds 0-1 --seed 3", "--seed and --seeds cannot be used together"),
         ("train --seeds 0-1 --watch", "--watch and --seeds cannot be used together"),

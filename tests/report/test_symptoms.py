@@ -7,7 +7,7 @@ from shoal.report.symptoms import diagnosis_figure, draw_run_diagnosis, symptom
 from shoal.training.config import TrainConfig
 
 RNG = np.random.default_rng(0)
-WELL = {"q/error": 2.0, "q/got_rms": 10.0, "policy/same_action/agent/a": 0.4, "policy/same_action/agent/b": 0.9}
+WELL = {"q/error": 2.0, "q/actual_rms": 10.0, "policy/same_action/agent/a": 0.4, "policy/same_action/agent/b": 0.9}
 
 
 def log(returns, untrained=0, noise=1.0, **more):
@@ -31,12 +31,12 @@ RISING = -200 + 100 * (1 - np.exp(-np.arange(100) / 50))
         (log(RISING, untrained=5), None),
         (log(RISING[::-1]), "The training return has fallen since about episode 1,000: from"),
         (log([-200] * 100, untrained=20), "Nothing has been learned: the training return is -"),
-        (log([-200] * 20 + [-150] * 80, untrained=20), "Nothing learned since about episode 2,800: the training"),
-        (log([*np.linspace(-200, -150, 25), *[-150] * 75]), "Nothing learned since about episode "),
+        (log([-200] * 20 + [-150] * 80, untrained=20), "No improvement since about episode 2,800: the training"),
+        (log([*np.linspace(-200, -150, 25), *[-150] * 75]), "No improvement since about episode "),
         (log([-200] * 100, **{"return/group/red": 1.0, "return/group/blue": -1.0}), None),
         (log(RISING, **WELL | {"q/error": 99.0}), None),
-        (log(RISING, **WELL | {"q/error": 101.0}), "The Q values diverge: they are off by 101, for returns of about 1"),
-        (log(RISING, **{"q/error": 9.0, "q/got_rms": 0.01}), None),  # networks that have just begun
+        (log(RISING, **WELL | {"q/error": 101.0}), "The Q values diverge: their error is 101, for returns of about 1"),
+        (log(RISING, **{"q/error": 9.0, "q/actual_rms": 0.01}), None),  # networks that have just begun
         (log(RISING, **WELL)[:-1] + log(RISING[-1:], **WELL | {"q/error": 1e9}), None),  # only once
         (log(RISING, **WELL | {"policy/same_action/agent/a": 1.0}), "The policies of a have collapsed: each has"),
         (log(RISING, **{"policy/same_action": 1.0}), "The policies have collapsed: each has the same"),
@@ -55,17 +55,17 @@ def test_false_alarms_are_rare():
 
 
 def test_figure_has_what_the_log_has():
-    lines = log(RISING, **{"q/predicted": 1.0, "q/got": 2.0, "q/error": 3.0, "policy/same_action": 0.5})
+    lines = log(RISING, **{"q/predicted": 1.0, "q/actual": 2.0, "q/error": 3.0, "policy/same_action": 0.5})
     lines[0]["q/error"] = 3000.0
     panels = diagnosis_figure(lines).panels
     assert [panel.title for panel in panels] == [
-        "Q values and what came",
+        "Q values and actual returns",
         "errors of Q values",
         "states with the same action",
     ]
     assert [[series.label for series in panel.series] for panel in panels] == [
-        ["predicted", "got"],
-        ["of the returns"],
+        ["predicted", "actual"],
+        ["return error"],
         ["policies"],
     ]
     assert [panel.log for panel in panels] == [False, True, False]

@@ -174,16 +174,16 @@ def test_forbidden_choices_are_never_played(tmp_path, algorithm, options):
         policy.export(str(tmp_path / "policy.onnx"))
         assert load(tmp_path / "policy.onnx", trust=True).evaluate(10).episodes == 10
     else:
-        with pytest.raises(UserError, match="which an exported file cannot have; play the run itself"):
+        with pytest.raises(UserError, match="which exported files do not support; play the run itself"):
             policy.export(str(tmp_path / "policy.onnx"))
         with pytest.raises(UserError, match="are not one choice per agent"):
             policy.act(np.zeros(policy.observation_size * 2).reshape(2, -1), as_choices=True)
-    if algorithm == "dqn":  # a run from before masks were obeyed
+    if algorithm == "dqn":  # a run from before masks were applied
         spec = dataclasses.replace(policy.spec, masked=False)
         (tmp_path / "run" / WORLD).write_text(world_json(policy.config, spec, tmp_path / "run"))
         again = TrainConfig(out=str(tmp_path / "run"), episodes=60)
         for wrong in (load(tmp_path / "run").make_env, partial(train, again, resume=True, trust=True)):
             with pytest.raises(
-                UserError, match="from an earlier version of Shoal, which did not obey the action masks"
+                UserError, match="from an earlier version of Shoal, which did not apply the action masks"
             ):
                 wrong()

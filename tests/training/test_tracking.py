@@ -108,7 +108,7 @@ def test_a_service_that_fails_is_left_alone_and_one_that_cannot_start_refuses_th
         raise OSError("no network")
 
     monkeypatch.setattr(Recorder, "log", fail)
-    with pytest.warns(UserWarning, match=r"^Tracking has failed \(no network\): the run continues without it.$"):
+    with pytest.warns(UserWarning, match=r"^Tracking failed \(no network\): the run continues without it.$"):
         assert train(TrainConfig(**RUN, track="wandb", out=str(tmp_path / "run")), pictures=False).finished
     assert recorder.runs[0].ended is None
     monkeypatch.setattr(Recorder, "__init__", fail)
