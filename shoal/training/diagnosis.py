@@ -66,7 +66,7 @@ def _of_agents(team: BaseTeam, ring: Ring, rng: np.random.Generator) -> dict[str
 
     policy = replace(from_team(team, one_agent=True), normaliser=None)  # the rows are normalised already
     seen = np.concatenate([step.seen, step.seen_after, rest.seen_after])
-    outputs = policy.obeying(policy.network().outputs(seen, np.float32), seen)  # (3B, N, U)
+    outputs = policy.apply_masks(policy.network().outputs(seen, np.float32), seen)  # (3B, N, U)
     here, after = outputs[:ROWS], outputs[ROWS:]
     drawn = explored(policy, after, _noise(team, after, rng), 0.0)
     played = np.concatenate([step.action, drawn[:ROWS] * step.acts_after, drawn[ROWS:] * rest.acts_after])
