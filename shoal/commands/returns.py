@@ -64,12 +64,11 @@ def print_returns(
         ]
         by = " and ".join(["group"] * mixed + ["agent"] * bool(agents))
         print_table(Table.of(f"Return of an episode by {by}, ± half of the 95 % interval", by_side))
+    shares = {spoken(name): own["share"] or 0.0 for name, own in (controllers or {}).items()}
+    gone = [f"{share:.0%} of the way from random to {name}" for name, share in shares.items() if share > 0]
     if trained and (sentence := no_better(returns, fields["groups"])):
         put(sentence)
-    shares = {spoken(name): own["share"] or 0.0 for name, own in (controllers or {}).items()}
-    if trained and (
-        gone := [f"{share:.0%} of the way from random to {name}" for name, share in shares.items() if share > 0]
-    ):
+    elif trained and gone:
         put(f"The team is {', '.join(gone)}.")
 
 
