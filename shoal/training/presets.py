@@ -7,11 +7,12 @@ Those of `--preset papers`, the default, are in `algorithms/config.py`. The tune
 from typing import Any
 
 TEAM: dict[str, Any] = {
-    "share": "all", "critic": "pooled", "critic_hidden": (64, 64, 64), "entities": "distance", "n_step": 3,
-    "update_every": 12,
+    "share": "all", "critic": "pooled", "entities": "distance", "n_step": 3, "update_every": 12,
 }  # fmt: skip
 TUNED: dict[tuple[str, str], dict[str, Any]] = {
-    ("maddpg", "cooperative-navigation"): {**TEAM, "batch": 512, "learning_rate": 0.002},
+    ("maddpg", "cooperative-navigation"): {
+        **TEAM, "critic_hidden": (64, 64, 64), "batch": 512, "learning_rate": 0.002,
+    },
     ("maddpg", "predator-prey"): {**TEAM, "batch": 256, "learning_rate": 0.001},
-}
+}  # fmt: skip
 """By algorithm and world."""
