@@ -36,7 +36,7 @@ setup: .venv/ready
 	@touch $@
 
 train: setup
-	@$(BIN)/shoal train --preset tuned --env cooperative-navigation --rules openai --episodes 20000 --watch
+	@$(BIN)/shoal train --preset tuned --env cooperative-navigation --rules openai --episodes 16000 --watch
 
 # Neighbouring tests stay in one worker, with their fixtures and compiled loops; an idle worker steals from the other.
 test: lint
