@@ -1,7 +1,7 @@
 """Critics as operations: over all observations and actions side by side, or over the embeddings of all agents.
 
-A critic's pass has two parts: what it makes of the rows of a mini-batch whoever asks (`see`), which is done once for
-all agents that share critic and mini-batch, and what is one agent's own.
+A pass has two parts: the part that is the same for all agents that share a critic and a mini-batch, computed once
+(`see`), and the part of each agent.
 Shape letters: N agents, B batch rows, O observation, A action, J joint, H hidden units.
 """
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seen:
-    """What a critic makes of joint rows, whichever of its agents asks."""
+    """The part of a critic's pass over joint rows that all agents which share it have in common."""
 
     joint: Rows
-    agents: tuple[int, ...]  # that ask
-    product: Rows | None = None  # of a layer that all agents have in common; None: each computes its own
+    agents: tuple[int, ...]  # that use this pass
+    product: Rows | None = None  # of a layer, shared by the agents; None: each agent computes its own
     total: Rows | None = None  # gradient before that layer's ReLU, added up over the agents
     embeddings: tuple[Rows, ...] = ()  # of each agent
     mean: Rows | None = None  # of the embeddings
-    gradients: tuple[Rows, ...] = ()  # of those that ask, before the ReLU behind the mean
+    gradients: tuple[Rows, ...] = ()  # of each of `agents`, before the ReLU of the layer after the mean
 
 
 def critic_shape(spec: EnvSpec, config: "LearnConfig", members: int) -> Shape:
@@ -49,7 +49,7 @@ class Critic(Network):
         self.spec, self.sharing, self.agent, self.member = spec, sharing, agent, sharing.index(agent)
 
     def asking(self, together: bool) -> tuple[int, ...]:
-        """The agents that ask for the same rows."""
+        """The agents that use one shared pass, or this agent alone."""
         return tuple(self.sharing) if together else (self.agent,)
 
     def observation(self, joint: Rows, agent: int) -> Rows:
@@ -65,7 +65,7 @@ class Critic(Network):
         return self.spec.agents * self.spec.observation_size + agent * self.spec.action_size
 
     def see(self, joint: Rows, together: bool = False, learn: bool = False) -> Seen:
-        """What all agents have in common, if they ask `together`; `learn`: gradients of it are asked for, too."""
+        """The shared part, for all agents `together` or for this one; `learn`: with room for its gradients."""
         raise NotImplementedError
 
     def value(self, seen: Seen) -> list[Rows]:
@@ -77,7 +77,7 @@ class Critic(Network):
         raise NotImplementedError
 
     def learn_seen(self, seen: Seen, into: int) -> None:
-        """Add the gradients of what all agents have in common."""
+        """Add the gradients of the shared part."""
 
     def value_of(self, seen: Seen, action: Rows) -> list[Rows]:
         """Q where the own agent's action is `action`, all else as in the rows."""

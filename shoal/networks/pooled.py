@@ -1,4 +1,4 @@
-"""Critics that pool: what every agent sees and does goes through one embedding, and their mean counts.
+"""Pooled critics: each agent's observation and action are embedded, and the embeddings are averaged.
 
 A critic of many agents has far fewer weights than one that reads the joint input side by side, and what it learns of
 one agent holds for all others of its kind (deep sets; the idea of PIC, permutation-invariant critics, Liu et al. 2019).
@@ -6,7 +6,7 @@ Critic c of agent i gives
 
     rest([e_i, mean over all agents j of e_j])    with the embeddings    e_j = relu(x_j W[c, kind] + b[c, kind])
 
-of x_j, agent j's observation and action, for its kind. The agents are told apart by what they see.
+of x_j, agent j's observation and action; each kind of agent has its own W and b. Nothing but x_j identifies an agent.
 Shape letters: N agents, M mini-batches (1 shared, or N), C = N * heads critics (critic i*heads + k is head k of agent
 i), S critics in the stack (fewer than C where agents share them), K kinds of agents, B batch rows, I observation and
 action of an agent, H hidden units.
