@@ -29,6 +29,7 @@ WRONG = [
     ("train --agents 0", "agents is 0"),
     ("train --agents -3", "-3"),
     ("train --agents 100000", "agents is 100000"),
+    ("train --share bogus", "--share 'bogus' is not one of 'actors', 'all', 'critics', 'none' ("),
     ("train --agents three", "--agents 'three' is not"),
     ("train --agents 2.5", "--agents '2.5' is not"),
     ("train --agnets 3", "--agnets"),

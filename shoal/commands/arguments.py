@@ -216,7 +216,11 @@ def one_sentence(box: str, command: str, argv: list[str], settings: list[str]) -
     for pattern, plain in PLAIN_WORDS:
         sentence = re.sub(pattern, plain, sentence)
     if choice := re.search("'([^']*)' is not one of (.*)$", sentence):
-        meant = closest(choice[1], re.findall("'([^']*)'", choice[2]))
+        choices = re.findall("'([^']*)'", choice[2])
+        if "None" in choices:  # of a setting that may be absent the parser lists a set, in any order
+            choices = sorted(set(choices) - {"None"})
+            sentence = sentence[: choice.start(2)] + ", ".join(map(repr, choices))
+        meant = closest(choice[1], choices)
     hint = f"; perhaps you meant {meant}" if meant else ""
     return f"{sentence[0].upper()}{sentence[1:]}{hint} (shoal {command} --help lists all options)."
 
